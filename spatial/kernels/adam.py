@@ -1,0 +1,45 @@
+"""Adam on the rows that a step has seen (Kingma 2015; "selective" as in Taming 3DGS, Mallick 2024)."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from spatial.kernels import native, reference
+
+
+def adam_step(
+    parameter: Float[Tensor, "N *rest"],
+    gradient: Float[Tensor, "N *rest"],
+    exp_avg: Float[Tensor, "N *rest"],
+    exp_avg_sq: Float[Tensor, "N *rest"],
+    *,
+    step: int,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-15,
+    visible: Bool[Tensor, "N"] | None = None,
+) -> None:
+    """One step of Adam in place. Rows where ``visible`` is False keep their value and moments.
+
+    Args:
+        step: number of this step, from 1: the bias corrections are 1 − betaˢᵗᵉᵖ.
+
+    Raises:
+        ValueError: on a tensor that is not contiguous (it is changed in place), or of another shape.
+    """
+    for name, tensor in {"gradient": gradient, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}.items():
+        if tensor.shape != parameter.shape or not tensor.is_contiguous() or tensor.dtype != parameter.dtype:
+            raise ValueError(f"{name} must be contiguous {parameter.dtype} {list(parameter.shape)}, got {tensor.dtype} "
+                             f"{list(tensor.shape)}")  # fmt: skip
+    if not native.library():
+        reference.adam.adam_step(
+            parameter, gradient, exp_avg, exp_avg_sq, step=step, lr=lr, betas=betas, eps=eps, visible=visible
+        )
+        return
+    rows = parameter.shape[0]
+    native.function("adam", parameter)(
+        rows, parameter.numel() // max(rows, 1),
+        *map(native.address, (visible, parameter, gradient, exp_avg, exp_avg_sq)),
+        lr, *betas, eps, 1 - betas[0] ** step, 1 - betas[1] ** step,
+    )  # fmt: skip

@@ -1,0 +1,211 @@
+// Fused L1 + SSIM. The window is separable: rows are filtered as they are copied, columns from a scratch block that fits
+// in the second-level cache. Channels stay interleaved, since a shift by one pixel is a shift by `channels` numbers.
+#include "image_loss.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "lanes.h"
+#include "pool.h"
+#include "spatial/ssim.h"
+
+namespace spatial {
+namespace {
+
+constexpr int kHalo = kSsimTaps - 1;
+constexpr int kBlockRows = 32, kBlockColumns = 256;  // of results; columns count numbers, not pixels
+
+template <class Real>
+struct Blocks {
+    int64_t rows, row_numbers;  // of the valid map
+    int64_t down, across, count;
+
+    explicit Blocks(const ImageLossInputs<Real>& in, int64_t map_rows, int64_t map_row_numbers)
+        : rows(map_rows), row_numbers(map_row_numbers), down((rows + kBlockRows - 1) / kBlockRows),
+          across((row_numbers + kBlockColumns - 1) / kBlockColumns), count(in.num_images * down * across) {}
+};
+
+struct Block {
+    int64_t image, row, column;
+    int rows, columns;
+
+    template <class Real>
+    Block(const Blocks<Real>& blocks, int64_t index)
+        : image(index / (blocks.down * blocks.across)), row(index / blocks.across % blocks.down * kBlockRows),
+          column(index % blocks.across * kBlockColumns), rows(int(std::min<int64_t>(kBlockRows, blocks.rows - row))),
+          columns(int(std::min<int64_t>(kBlockColumns, blocks.row_numbers - column))) {}
+};
+
+// Windowed sum of `stride`-spaced numbers.
+template <class Real, int W = kWidth<Real>>
+SPATIAL_HD Lanes<Real, W> windowed(const Real* first, int64_t stride) {
+    using L = Lanes<Real, W>;
+    L sum = L(Real(kSsimWindow[0])) * L::load(first);
+    for (int k = 1; k < kSsimTaps; ++k) sum += L(Real(kSsimWindow[k])) * L::load(first + k * stride);
+    return sum;
+}
+
+template <class Real>
+std::vector<Real>& scratch(int which, size_t size) {
+    thread_local std::vector<Real> buffers[2];
+    if (buffers[which].size() < size) buffers[which].resize(size);
+    return buffers[which];
+}
+
+// Copies part of a row; where the mask is off, the image's numbers are the target's.
+template <class Real>
+void copy_row(const ImageLossInputs<Real>& in, int64_t pixel_row, int64_t begin, int64_t count, Real* x, Real* y) {
+    const int64_t at = pixel_row * in.width * in.channels + begin;
+    std::copy_n(in.image + at, count, x);
+    std::copy_n(in.target + at, count, y);
+    if (!in.mask) return;
+    const uint8_t* mask = in.mask + pixel_row * in.width;
+    for (int64_t i = 0; i < count; ++i)
+        if (!mask[(begin + i) / in.channels]) x[i] = y[i];
+}
+
+template <class Real>
+struct Counts {
+    double pixels, windows;  // numbers that the two means are over
+
+    explicit Counts(const ImageLossInputs<Real>& in) {
+        const int64_t plane = int64_t(in.height) * in.width;
+        pixels = double(in.num_images * plane * in.channels);
+        windows = double(in.num_images) * (in.height - kHalo) * (in.width - kHalo) * in.channels;
+        if (!in.mask) return;
+        int64_t kept = 0, centres = 0;
+        for (int64_t b = 0; b < in.num_images; ++b)
+            for (int r = 0; r < in.height; ++r)
+                for (int c = 0; c < in.width; ++c) {
+                    if (!in.mask[(b * in.height + r) * in.width + c]) continue;
+                    ++kept;
+                    centres += r >= kHalo / 2 && r < in.height - kHalo / 2 && c >= kHalo / 2 && c < in.width - kHalo / 2;
+                }
+        pixels = double(std::max<int64_t>(1, kept)) * in.channels;
+        windows = double(std::max<int64_t>(1, centres)) * in.channels;
+    }
+};
+
+template <class Real>
+bool is_kept(const ImageLossInputs<Real>& in, int64_t image, int64_t map_row, int64_t map_number) {
+    const int64_t row = map_row + kHalo / 2, column = map_number / in.channels + kHalo / 2;
+    return !in.mask || in.mask[(image * in.height + row) * in.width + column];
+}
+
+// Sum of SSIM over one block of the valid map.
+template <class Real>
+double ssim_block(const ImageLossInputs<Real>& in, const Blocks<Real>& blocks, const Block& block, Real* moments) {
+    constexpr int W = kWidth<Real>;
+    using L = Lanes<Real, W>;
+    const int padded = (block.columns + W - 1) / W * W, reach = kHalo * in.channels, row_size = padded + reach + W;
+    std::vector<Real>& rows = scratch<Real>(0, 4 * size_t(row_size));
+    Real *x = rows.data(), *y = x + row_size, *xx = y + row_size, *xy = xx + row_size;
+    std::vector<Real>& filtered = scratch<Real>(1, size_t(kBlockRows + kHalo) * 4 * padded);
+    for (int r = 0; r < block.rows + kHalo; ++r) {
+        copy_row(in, block.image * in.height + block.row + r, block.column, block.columns + reach, x, y);
+        for (int i = 0; i < block.columns + reach; ++i) {
+            xx[i] = x[i] * x[i] + y[i] * y[i];
+            xy[i] = x[i] * y[i];
+        }
+        Real* out = filtered.data() + size_t(r) * 4 * padded;
+        for (int map = 0; map < 4; ++map)
+            for (int i = 0; i < padded; i += W) windowed(rows.data() + map * row_size + i, in.channels).store(out + map * padded + i);
+    }
+    double sum = 0;
+    const int64_t plane = in.num_images * blocks.rows * blocks.row_numbers;
+    for (int r = 0; r < block.rows; ++r) {
+        const Real* column = filtered.data() + size_t(r) * 4 * padded;
+        const int64_t at = (block.image * blocks.rows + block.row + r) * blocks.row_numbers + block.column;
+        Real row_sum = 0;
+        for (int i = 0; i < padded; i += W) {
+            const L mean_x = windowed(column + i, 4 * padded), mean_y = windowed(column + padded + i, 4 * padded);
+            const L squares = windowed(column + 2 * padded + i, 4 * padded);
+            const Ssim<L> s = ssim_of_moments(mean_x, mean_y, squares, windowed(column + 3 * padded + i, 4 * padded));
+            for (int lane = 0; lane < std::min(W, block.columns - i); ++lane) {
+                const bool kept = is_kept(in, block.image, block.row + r, block.column + i + lane);
+                row_sum += kept ? s.value[lane] : Real(0);
+                if (!moments) continue;
+                moments[at + i + lane] = kept ? s.by_mean_x[lane] : Real(0);
+                moments[plane + at + i + lane] = kept ? s.by_squares[lane] : Real(0);
+                moments[2 * plane + at + i + lane] = kept ? s.by_product[lane] : Real(0);
+            }
+        }
+        sum += row_sum;
+    }
+    return sum;
+}
+
+}  // namespace
+
+template <class Real>
+double l1_ssim(const ImageLossInputs<Real>& in, Real* moments) {
+    const Blocks<Real> blocks(in, in.height - kHalo, int64_t(in.width - kHalo) * in.channels);
+    std::vector<double> ssim_sums(blocks.count), l1_sums(in.num_images * in.height);
+    parallel_for(blocks.count, [&](int64_t i) { ssim_sums[i] = ssim_block(in, blocks, Block(blocks, i), moments); });
+    parallel_for(in.num_images * in.height, [&](int64_t row) {
+        const int64_t count = int64_t(in.width) * in.channels;
+        const Real *x = in.image + row * count, *y = in.target + row * count;
+        const uint8_t* mask = in.mask ? in.mask + row * in.width : nullptr;
+        Real sum = 0;
+        for (int64_t i = 0; i < count; ++i) sum += mask && !mask[i / in.channels] ? Real(0) : std::abs(x[i] - y[i]);
+        l1_sums[row] = sum;
+    });
+    double ssim = 0, l1 = 0;
+    for (double sum : ssim_sums) ssim += sum;
+    for (double sum : l1_sums) l1 += sum;
+    const Counts<Real> counts(in);
+    return (1 - in.ssim_weight) * l1 / counts.pixels + in.ssim_weight * (1 - ssim / counts.windows);
+}
+
+template <class Real>
+void l1_ssim_vjp(const ImageLossInputs<Real>& in, const Real* moments, Real v_loss, Real* v_image) {
+    constexpr int W = kWidth<Real>;
+    using L = Lanes<Real, W>;
+    const Counts<Real> counts(in);
+    const Real l1_scale = Real((1 - in.ssim_weight) * v_loss / counts.pixels);
+    const Real ssim_scale = Real(-in.ssim_weight * v_loss / counts.windows);
+    const int64_t map_rows = in.height - kHalo, map_numbers = int64_t(in.width - kHalo) * in.channels;
+    const int64_t plane = in.num_images * map_rows * map_numbers;
+    const Blocks<Real> blocks(in, in.height, int64_t(in.width) * in.channels);
+    parallel_for(blocks.count, [&](int64_t index) {
+        const Block block(blocks, index);
+        const int reach = kHalo * in.channels, row_size = (block.columns + reach + W - 1) / W * W + W;
+        const int64_t first = block.column - reach;  // of the numbers of the map that reach this block
+        const int64_t low = std::max<int64_t>(0, first), high = std::min<int64_t>(map_numbers, block.column + block.columns);
+        std::vector<Real>& rows = scratch<Real>(0, 5 * size_t(row_size));
+        Real *x = rows.data() + 3 * row_size, *y = x + row_size;
+        for (int r = 0; r < block.rows; ++r) {
+            const int64_t row = block.row + r;
+            std::fill_n(rows.data(), 3 * row_size, Real(0));
+            for (int map = 0; map < 3; ++map)
+                for (int k = 0; k < kSsimTaps; ++k) {
+                    const int64_t map_row = row - k;
+                    if (map_row < 0 || map_row >= map_rows) continue;
+                    const Real* from = moments + map * plane + (block.image * map_rows + map_row) * map_numbers;
+                    Real* to = rows.data() + map * row_size - first;
+                    const Real weight = Real(kSsimWindow[k]);
+                    for (int64_t i = low; i < high; ++i) to[i] += weight * from[i];
+                }
+            copy_row(in, block.image * in.height + row, block.column, block.columns, x, y);
+            Real* out = v_image + (block.image * in.height + row) * in.width * in.channels + block.column;
+            const uint8_t* mask = in.mask ? in.mask + (block.image * in.height + row) * in.width : nullptr;
+            for (int i = 0; i < block.columns; i += W) {
+                const L by_mean = windowed(rows.data() + i, in.channels), by_squares = windowed(rows.data() + row_size + i, in.channels);
+                const L by_product = windowed(rows.data() + 2 * row_size + i, in.channels);
+                const L xs = L::load(x + i), ys = L::load(y + i), difference = xs - ys;
+                const L sign = select(difference > L(0), L(l1_scale), select(difference < L(0), L(-l1_scale), L(0)));
+                const L gradient = sign + L(ssim_scale) * (by_mean + L(2) * xs * by_squares + ys * by_product);
+                for (int lane = 0; lane < std::min(W, block.columns - i); ++lane)
+                    out[i + lane] = mask && !mask[(block.column + i + lane) / in.channels] ? Real(0) : gradient[lane];
+            }
+        }
+    });
+}
+
+template double l1_ssim(const ImageLossInputs<float>&, float*);
+template double l1_ssim(const ImageLossInputs<double>&, double*);
+template void l1_ssim_vjp(const ImageLossInputs<float>&, const float*, float, float*);
+template void l1_ssim_vjp(const ImageLossInputs<double>&, const double*, double, double*);
+
+}  // namespace spatial

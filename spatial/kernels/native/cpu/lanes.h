@@ -1,0 +1,180 @@
+// Lanes<Real, W>: W numbers in one SIMD register, on GCC's and Clang's vector types. The same source compiles to AVX-512,
+// AVX2, SSE2 and NEON; W is chosen as the native width, since wider types than the machine's spill badly.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#include "spatial/maths.h"
+
+namespace spatial {
+
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+constexpr int kRegisterBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kRegisterBytes = 32;
+#else
+constexpr int kRegisterBytes = 16;
+#endif
+
+template <class Real>
+constexpr int kWidth = kRegisterBytes / int(sizeof(Real));
+
+template <class Real, int W>
+struct Mask {
+    using Integer = std::conditional_t<sizeof(Real) == 4, int32_t, int64_t>;
+    typedef Integer Raw __attribute__((vector_size(W * sizeof(Real))));
+    Raw raw;
+
+    SPATIAL_HD friend Mask operator&(Mask a, Mask b) { return {a.raw & b.raw}; }
+    SPATIAL_HD friend Mask operator|(Mask a, Mask b) { return {a.raw | b.raw}; }
+    SPATIAL_HD Mask operator!() const { return {~raw}; }
+};
+
+template <class Real, int W>
+struct Lanes {
+    typedef Real Raw __attribute__((vector_size(W * sizeof(Real))));
+    using Bits = typename Mask<Real, W>::Raw;
+    Raw raw;
+
+    Lanes() = default;
+    SPATIAL_HD Lanes(Raw value) : raw(value) {}
+    template <class Number, class = std::enable_if_t<std::is_arithmetic_v<Number>>>
+    SPATIAL_HD explicit Lanes(Number value) : raw(Real(value) - Raw{}) {}  // Raw{} is zero: a broadcast
+
+    SPATIAL_HD static Lanes load(const Real* p) {
+        Lanes result;
+        std::memcpy(&result.raw, p, sizeof(Raw));
+        return result;
+    }
+    SPATIAL_HD void store(Real* p) const { std::memcpy(p, &raw, sizeof(Raw)); }
+    SPATIAL_HD static Lanes iota() {
+        Lanes result;
+        for (int i = 0; i < W; ++i) result.raw[i] = Real(i);
+        return result;
+    }
+    SPATIAL_HD Real operator[](int i) const { return raw[i]; }
+
+    SPATIAL_HD friend Lanes operator+(Lanes a, Lanes b) { return a.raw + b.raw; }
+    SPATIAL_HD friend Lanes operator-(Lanes a, Lanes b) { return a.raw - b.raw; }
+    SPATIAL_HD friend Lanes operator*(Lanes a, Lanes b) { return a.raw * b.raw; }
+    SPATIAL_HD friend Lanes operator/(Lanes a, Lanes b) { return a.raw / b.raw; }
+    SPATIAL_HD Lanes operator-() const { return -raw; }
+    SPATIAL_HD Lanes& operator+=(Lanes b) { raw += b.raw; return *this; }
+    SPATIAL_HD Lanes& operator-=(Lanes b) { raw -= b.raw; return *this; }
+    SPATIAL_HD Lanes& operator*=(Lanes b) { raw *= b.raw; return *this; }
+
+    SPATIAL_HD friend Mask<Real, W> operator<(Lanes a, Lanes b) { return {Bits(a.raw < b.raw)}; }
+    SPATIAL_HD friend Mask<Real, W> operator>(Lanes a, Lanes b) { return {Bits(a.raw > b.raw)}; }
+    SPATIAL_HD friend Mask<Real, W> operator<=(Lanes a, Lanes b) { return {Bits(a.raw <= b.raw)}; }
+    SPATIAL_HD friend Mask<Real, W> operator>=(Lanes a, Lanes b) { return {Bits(a.raw >= b.raw)}; }
+};
+
+template <class Real, int W>
+struct ScalarOf<Lanes<Real, W>> {
+    using type = Real;
+};
+
+template <class Real, int W>
+SPATIAL_HD Lanes<Real, W> select(Mask<Real, W> condition, Lanes<Real, W> a, Lanes<Real, W> b) {
+    return condition.raw ? a.raw : b.raw;
+}
+
+// Bit i is set where lane i's mask is true.
+template <class Real, int W>
+SPATIAL_HD uint32_t bits_of(Mask<Real, W> mask) {
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+    if constexpr (sizeof(mask.raw) == 64 && sizeof(Real) == 4) return _mm512_movepi32_mask((__m512i)mask.raw);
+    if constexpr (sizeof(mask.raw) == 64 && sizeof(Real) == 8) return _mm512_movepi64_mask((__m512i)mask.raw);
+#endif
+#if defined(__AVX__)
+    if constexpr (sizeof(mask.raw) == 32 && sizeof(Real) == 4) return _mm256_movemask_ps((__m256)mask.raw);
+    if constexpr (sizeof(mask.raw) == 32 && sizeof(Real) == 8) return _mm256_movemask_pd((__m256d)mask.raw);
+#endif
+#if defined(__SSE2__)
+    if constexpr (sizeof(mask.raw) == 16 && sizeof(Real) == 4) return _mm_movemask_ps((__m128)mask.raw);
+    if constexpr (sizeof(mask.raw) == 16 && sizeof(Real) == 8) return _mm_movemask_pd((__m128d)mask.raw);
+#endif
+    uint32_t bits = 0;
+    for (int i = 0; i < W; ++i) bits |= uint32_t(mask.raw[i] != 0) << i;
+    return bits;
+}
+
+template <class Real, int W>
+SPATIAL_HD bool any_of(Mask<Real, W> mask) {
+    return bits_of(mask) != 0;
+}
+template <class Real, int W>
+SPATIAL_HD bool all_of(Mask<Real, W> mask) {
+    return bits_of(mask) == (W == 32 ? ~0u : (1u << W) - 1u);
+}
+
+template <class Real, int W>
+SPATIAL_HD Real sum_of(Lanes<Real, W> a) {
+    if constexpr (W == 1) {
+        return a.raw[0];
+    } else {
+        typename Lanes<Real, W / 2>::Raw low, high;
+        std::memcpy(&low, &a.raw, sizeof(low));
+        std::memcpy(&high, reinterpret_cast<const char*>(&a.raw) + sizeof(low), sizeof(high));
+        return sum_of(Lanes<Real, W / 2>(low + high));
+    }
+}
+
+template <class Real, int W>
+SPATIAL_HD Lanes<Real, W> square_root(Lanes<Real, W> a) {
+    using Raw = typename Lanes<Real, W>::Raw;
+#if defined(__AVX512F__)
+    if constexpr (sizeof(Raw) == 64 && sizeof(Real) == 4) return Raw(_mm512_sqrt_ps((__m512)a.raw));
+    if constexpr (sizeof(Raw) == 64 && sizeof(Real) == 8) return Raw(_mm512_sqrt_pd((__m512d)a.raw));
+#endif
+#if defined(__AVX__)
+    if constexpr (sizeof(Raw) == 32 && sizeof(Real) == 4) return Raw(_mm256_sqrt_ps((__m256)a.raw));
+    if constexpr (sizeof(Raw) == 32 && sizeof(Real) == 8) return Raw(_mm256_sqrt_pd((__m256d)a.raw));
+#endif
+#if defined(__SSE2__)
+    if constexpr (sizeof(Raw) == 16 && sizeof(Real) == 4) return Raw(_mm_sqrt_ps((__m128)a.raw));
+    if constexpr (sizeof(Raw) == 16 && sizeof(Real) == 8) return Raw(_mm_sqrt_pd((__m128d)a.raw));
+#endif
+    Lanes<Real, W> result;
+    for (int i = 0; i < W; ++i) result.raw[i] = square_root(Real(a.raw[i]));
+    return result;
+}
+
+// 2^x. Floats: range reduction by the magic number 1.5·2^23, then a minimax polynomial on [-0.5, 0.5] (relative error
+// 1e-7 over [-120, 120]; the argument is clamped there, since masked lanes must stay finite: Inf·0 is NaN).
+template <int W>
+SPATIAL_HD Lanes<float, W> power_of_two(Lanes<float, W> x) {
+    using L = Lanes<float, W>;
+    x = select(x < L(-120.0f), L(-120.0f), select(x > L(120.0f), L(120.0f), x));
+    const L magic(12582912.0f);
+    const L shifted = x + magic;
+    const L f = x - (shifted - magic);
+    L p(1.32647e-3f);
+    p = p * f + L(9.67151e-3f);
+    p = p * f + L(5.550734e-2f);
+    p = p * f + L(2.4022242e-1f);
+    p = p * f + L(6.9314698e-1f);
+    p = p * f + L(1.0f);
+    typename L::Bits exponent, mantissa;
+    std::memcpy(&exponent, &shifted.raw, sizeof(exponent));
+    std::memcpy(&mantissa, &p.raw, sizeof(mantissa));
+    mantissa += exponent << 23;
+    L result;
+    std::memcpy(&result.raw, &mantissa, sizeof(mantissa));
+    return result;
+}
+
+template <int W>
+SPATIAL_HD Lanes<double, W> power_of_two(Lanes<double, W> x) {
+    Lanes<double, W> result;
+    for (int i = 0; i < W; ++i) result.raw[i] = ::exp2(x.raw[i]);
+    return result;
+}
+
+}  // namespace spatial
