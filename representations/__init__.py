@@ -1,0 +1,1 @@
+"""How a scene is held and drawn."""

@@ -17,9 +17,9 @@ from data.synthetic.shapes import Points
 from data.synthetic.textures import interpolated
 
 SUN_SHARPNESS = 9.0  # 1 / tangent of the angle under which the light is seen: a large window
-SUN_COLOR = (1.55, 1.36, 1.10)
-SKY_COLOR = (0.62, 0.68, 0.76)
-BOUNCE_COLOR = (0.46, 0.38, 0.30)
+SUN_COLOR = (2.05, 1.74, 1.34)
+SKY_COLOR = (0.44, 0.49, 0.57)
+BOUNCE_COLOR = (0.36, 0.30, 0.24)
 OCCLUSION_REACH_M = (0.02, 0.06, 0.16)
 
 
@@ -49,14 +49,14 @@ class Lighting:
     room: Volume
     sun: Float[Tensor, "3"]
 
-    def irradiance(self, points: Points, normals: Points) -> Float[Tensor, "3 N"]:
-        """Light that reaches a surface, divided by pi: times albedo it is the outgoing radiance."""
-        sunlight = self.sunlight(points, normals)
+    def irradiance(self, points: Points, normals: Points) -> tuple[Float[Tensor, "3 N"], Float[Tensor, "N"]]:
+        """Light that reaches a surface, divided by pi (times albedo it is the outgoing radiance), and its sunlit share."""
+        sunlight = self._sunlight(points, normals)
         up = (0.5 + 0.5 * normals[2])[None]
         sky, bounce, sun = (points.new_tensor(c)[:, None] for c in (SKY_COLOR, BOUNCE_COLOR, SUN_COLOR))
-        return (bounce + (sky - bounce) * up) * self._openness(points, normals) + sun * sunlight
+        return (bounce + (sky - bounce) * up) * self._openness(points, normals) + sun * sunlight, sunlight
 
-    def sunlight(self, points: Points, normals: Points) -> Float[Tensor, "N"]:
+    def _sunlight(self, points: Points, normals: Points) -> Float[Tensor, "N"]:
         """Visible share of the sun times the cosine of its angle."""
         cosine = (self.sun @ normals).clamp_min(0)
         return cosine * nested(self.table, self.room, points + 0.018 * normals)[1]
@@ -75,8 +75,8 @@ def bake(scene: Scene) -> Lighting:
     """Builds the volumes of one scene (about a second)."""
     sun = torch.tensor(scene.sun) / torch.tensor(scene.sun).norm()
     half = ROOM_HALF_M + 0.05
-    room = _distances(scene, (-half, -half, FLOOR_Z_M - 0.05), (half, half, 1.35), 0.065)
-    table = _distances(scene, (-0.95, -0.95, -0.12), (0.95, 0.95, 0.50), 0.0135)
+    room = _distances(scene, (-half, -half, FLOOR_Z_M - 0.05), (half, half, 1.35), 0.08)
+    table = _distances(scene, (-0.95, -0.95, -0.12), (0.95, 0.95, 0.48), 0.018)
     return Lighting(_with_sun(table, table, room, sun), _with_sun(room, table, room, sun), sun)
 
 
@@ -100,7 +100,7 @@ def _grid(low: tuple[float, float, float], high: tuple[float, float, float], sha
 def _distances(scene: Scene, low: tuple[float, float, float], high: tuple[float, float, float], step: float) -> Volume:
     shape = [round((b - a) / step) + 1 for a, b in zip(low, high, strict=True)]
     points = _grid(low, high, shape)
-    values = torch.cat([scene.distance(part) for part in points.split(1 << 16, 1)])
+    values = torch.cat([scene.hull_distance(part) for part in points.split(1 << 16, 1)])
     return Volume(values.reshape(1, *shape), low, high)
 
 
@@ -115,7 +115,7 @@ def _with_sun(volume: Volume, table: Volume, room: Volume, sun: Tensor) -> Volum
 def _visibility(table: Volume, room: Volume, points: Points, sun: Tensor) -> Tensor:
     travelled = points.new_full((points.shape[1],), 0.015)
     visible = torch.ones_like(travelled)
-    for _ in range(26):
+    for _ in range(32):
         free = nested(table, room, points + travelled * sun[:, None])[0]
         visible = torch.minimum(visible, 0.5 + 0.5 * SUN_SHARPNESS * free / travelled)
         travelled = travelled + free.clamp(0.012, 0.15)

@@ -79,32 +79,50 @@ def wall(noise: Noise, points: Points, floor_z: float) -> Colors:
     along = torch.where(facing_x, y, -x) * torch.where(torch.where(facing_x, x, y) > 0, 1.0, -1.0)
     side = torch.where(facing_x, torch.where(x > 0, 0, 1), torch.where(y > 0, 2, 3))
     height = z - floor_z
+    color = torch.empty_like(points)
+    is_low, is_rail = height < 0.87, (height >= 0.87) & (height < 0.94)
+    color[:, is_low] = _boards(noise, points[:, is_low], along[is_low])
+    color[:, is_rail] = wood(
+        noise, torch.stack([along, height - 0.6, 0.1 * x])[:, is_rail], "4a2d18", "8a5a33"
+    )
+    is_high = ~is_low & ~is_rail
+    color[:, is_high] = _plaster(noise, points[:, is_high], side[is_high])
+    u, v = along - 0.35 * torch.sin(side * 2.1), height - 1.45
+    inside = torch.minimum(0.62 - u.abs(), 0.40 - v.abs())
+    is_hung = inside > 0
+    canvas = torch.stack([u, v, side * 0.713])[:, is_hung]
+    color[:, is_hung] = _painting(noise, canvas, side[is_hung], inside[is_hung])
+    return color
+
+
+def _plaster(noise: Noise, points: Points, side: Tensor) -> Colors:
+    """Limewash of another tint on each wall, with stains."""
     slow, other = noise.clouds(points, 1.9)
     fine, grit = noise.clouds(points, 0.34)
     tint = torch.cat([rgb(c) for c in ("a8b39a", "c7a58b", "9fb0bd", "c9b98c")], 1)[:, side]
     color = tint * (1 + 0.13 * slow + 0.12 * fine).clamp_min(0.4)
-    color = mix(color, rgb("6f5b48"), 0.45 * smoothstep(1.3, 2.0, other + 0.6 * grit))  # stains
-    boards = mix(rgb("54636a"), rgb("37454c"), (0.5 + 0.4 * other).clamp(0, 1)) * (1 + 0.13 * grit).clamp_min(0.4)
-    boards = mix(boards, rgb("b9a88a"), smoothstep(1.25, 1.6, 0.7 * fine + 0.7 * slow))  # paint worn off
-    boards = boards * (0.35 + 0.65 * smoothstep(0.004, 0.016, _edge(along / 0.22 + 0.02 * slow) * 0.22))
-    color = mix(boards, color, smoothstep(0.895, 0.905, height))
-    rail = smoothstep(0.865, 0.875, height) * smoothstep(0.945, 0.935, height)
-    color = mix(color, wood(noise, torch.stack([along, height - 0.6, 0.1 * x]), "4a2d18", "8a5a33"), rail)
-    return _hung(noise, color, along, height, side.to(points.dtype))
+    return mix(color, rgb("6f5b48"), 0.45 * smoothstep(1.3, 2.0, other + 0.6 * grit))
 
 
-def _hung(noise: Noise, color: Colors, along: Tensor, height: Tensor, side: Tensor) -> Colors:
-    """Paintings in wooden frames, one to a wall, each of other colours."""
-    u, v = along - 0.35 * torch.sin(side * 2.1), height - 1.45
-    inside = torch.minimum(0.62 - u.abs(), 0.40 - v.abs())
-    canvas = torch.stack([u, v, side * 0.713])
+def _boards(noise: Noise, points: Points, along: Tensor) -> Colors:
+    """Upright painted boards, the paint worn off in places."""
+    slow, other = noise.clouds(points, 1.9)
+    fine, grit = noise.clouds(points, 0.34)
+    color = mix(rgb("54636a"), rgb("37454c"), (0.5 + 0.4 * other).clamp(0, 1)) * (1 + 0.13 * grit).clamp_min(0.4)
+    color = mix(color, rgb("b9a88a"), smoothstep(1.25, 1.6, 0.7 * fine + 0.7 * slow))
+    return color * (0.35 + 0.65 * smoothstep(0.004, 0.016, _edge(along / 0.22 + 0.02 * slow) * 0.22))
+
+
+def _painting(noise: Noise, canvas: Points, side: Tensor, inside: Tensor) -> Colors:
+    """A landscape in layers of haze, in a dark frame; ``inside`` is the distance to the frame's outer edge."""
     flow, detail = noise.clouds(canvas, 1.3)
-    hue = flow[None] * 0.9 + side * 1.7 + torch.tensor([[0.0], [2.1], [4.2]]) + 3 * v
-    paint = (0.32 + 0.26 * torch.sin(hue) + 0.09 * detail).clamp(0.03, 0.8)
-    paint = paint * (1 + 0.22 * noise.cloud(canvas, 0.2)).clamp_min(0.3)
+    level = canvas[1] * 3.2 + 0.55 * flow + 0.25 * detail
+    layers = torch.cat([rgb(c) for c in ("2b3a2e", "5d6b3f", "b08a4a", "c9b48a", "8fa3ad", "d8d2c2")], 1)
+    layer = ((level + 1.5) * 2 + 0.8 * side).remainder(6.0)
+    paint = mix(layers[:, layer.long() % 6], layers[:, (layer.long() + 1) % 6], smoothstep(0.6, 1.0, layer.remainder(1.0)))
+    paint = paint * (1 + 0.20 * noise.cloud(canvas, 0.2)).clamp_min(0.3)
     frame = rgb("3a2616") * (1 + 0.25 * noise.cloud(canvas, 0.1)).clamp_min(0.3)
-    color = mix(color, frame, smoothstep(-0.003, 0.003, inside))
-    return mix(color, paint, smoothstep(0.052, 0.058, inside))
+    return mix(frame, paint, smoothstep(0.052, 0.058, inside))
 
 
 def glaze(noise: Noise, points: Points, base: str, speck: str, band: str) -> Colors:
@@ -175,7 +193,7 @@ def book(noise: Noise, points: Points, half_size: Sequence[float], cover: str, i
     cloth = mix(cloth, rgb(ink), print_area * smoothstep(0.06, 0.1, border) * smoothstep(0.30, 0.26, border))
     sheet = noise.cloud(torch.stack([0.05 * x, 0.05 * y, z]), 0.03)
     pages = rgb("e4d8bb") * (1 + 0.22 * sheet + 0.07 * fine).clamp_min(0.3)
-    is_cloth = (z.abs() > half_size[2] * 0.80) | (x < -half_size[0] * 0.93)
+    is_cloth = (z.abs() > half_size[2] - 0.0045) | (x < -half_size[0] * 0.93)
     return _speckled(noise, points, torch.where(is_cloth, cloth, pages), 0.12)
 
 

@@ -41,11 +41,12 @@ class Scene:
 
     solids: list[Solid]
     noise: Noise
-    sun: tuple[float, float, float] = (0.43, -0.36, 0.83)
+    sun: tuple[float, float, float] = (0.58, -0.40, 0.60)
 
-    def distance(self, points: Points) -> Float[Tensor, "N"]:
-        """Distance to the nearest solid, the room left out."""
-        return torch.stack([solid.distance(solid.own_points(points)) for solid in self.solids]).amin(0)
+    def hull_distance(self, points: Points) -> Float[Tensor, "N"]:
+        """Distance to the nearest solid's hull, the room left out."""
+        hulls = [(solid.hull or solid.distance)(solid.own_points(points)) for solid in self.solids]
+        return torch.stack(hulls).amin(0)
 
     def room_albedo(self, points: Points) -> Float[Tensor, "3 N"]:
         """Colour of the floor with its rug, and of the walls."""
@@ -130,14 +131,20 @@ def _vase(noise: Noise) -> Solid:
         t = (z + half_height) / (2 * half_height)
         return 0.060 + 0.050 * torch.sin(3.6 * t + 0.25) + 0.036 * smoothstep(0.82, 1.0, t)
 
+    def hull(points: Points) -> Tensor:
+        return lathe(points, profile, half_height, steepest=1.3)
+
     def distance(points: Points) -> Tensor:
         inside = lathe(points, lambda z: profile(z) - 0.012, half_height + 0.1, steepest=1.3)
         below = -(points[2] + half_height - 0.03)
-        outer = lathe(points, profile, half_height, steepest=1.3)
-        return smooth_difference(outer, torch.maximum(inside, below), 0.004)
+        return smooth_difference(hull(points), torch.maximum(inside, below), 0.004)
 
     return Solid(
-        distance, (0.112, 0.112, 0.201), (-0.36, 0.27, half_height), lambda p: materials.earthenware(noise, p)
+        distance,
+        (0.112, 0.112, 0.201),
+        (-0.36, 0.27, half_height),
+        lambda p: materials.earthenware(noise, p),
+        hull=hull,
     )
 
 
@@ -192,12 +199,13 @@ def _books(noise: Noise) -> list[Solid]:
 
 
 def _small(noise: Noise) -> list[Solid]:
-    def cup(points: Points) -> Tensor:
-        outer = cylinder(points, 0.048, 0.05, 0.004)
-        hollow = cylinder(points - points.new_tensor([0, 0, 0.05])[:, None], 0.042, 0.09, 0.012)
+    def full_cup(points: Points) -> Tensor:
         handle = torus(torch.stack([points[0] - 0.052, points[2], points[1]]), 0.027, 0.0075)
-        pierced = torch.minimum(outer, handle)
-        return smooth_difference(pierced, hollow, 0.003)
+        return torch.minimum(cylinder(points, 0.048, 0.05, 0.004), handle)
+
+    def cup(points: Points) -> Tensor:
+        hollow = cylinder(points - points.new_tensor([0, 0, 0.05])[:, None], 0.042, 0.09, 0.012)
+        return smooth_difference(full_cup(points), hollow, 0.003)
 
     return [
         Solid(
@@ -219,5 +227,6 @@ def _small(noise: Noise) -> list[Solid]:
             (0.02, -0.47, 0.05),
             lambda p: materials.porcelain(noise, p),
             yaw_rad=math.radians(-50),
+            hull=full_cup,
         ),
     ]

@@ -29,6 +29,7 @@ class Solid:
         albedo: own-frame points [3, N] -> linear RGB [3, N]: a solid texture.
         yaw_rad: rotation about the world's z axis.
         gloss: strength of the highlight; 0 is Lambertian.
+        hull: the shape without its thin-walled hollow, which casts the shadow; by default the shape itself.
     """
 
     distance: Distance
@@ -37,6 +38,7 @@ class Solid:
     albedo: Callable[[Float[Tensor, "3 N"]], Float[Tensor, "3 N"]]
     yaw_rad: float = 0.0
     gloss: float = 0.0
+    hull: Distance | None = None
 
     @property
     def bounding_radius(self) -> float:
@@ -65,7 +67,10 @@ def turned(points: Points, yaw_rad: float) -> Points:
 
 def length(*components: Tensor) -> Tensor:
     """Euclidean norm over separate components."""
-    return sum(c * c for c in components).sqrt()  # type: ignore[union-attr]
+    total = components[0] * components[0]
+    for component in components[1:]:
+        total = torch.addcmul(total, component, component)
+    return total.sqrt()
 
 
 def sphere(points: Points, radius: float) -> Float[Tensor, "N"]:
@@ -102,13 +107,11 @@ def capsule(
     points: Points, start: Sequence[float], end: Sequence[float], start_radius: float, end_radius: float
 ) -> Float[Tensor, "N"]:
     """A round stick whose radius changes linearly (exact where the radii are equal, else slightly off)."""
-    axis = [e - s for s, e in zip(start, end, strict=True)]
-    offset = [p - s for p, s in zip(points, start, strict=True)]
-    along = sum(o * a for o, a in zip(offset, axis, strict=True)) / sum(a * a for a in axis)
-    along = along.clamp(0, 1)  # type: ignore[union-attr]
-    return length(*(o - along * a for o, a in zip(offset, axis, strict=True))) - (
-        start_radius + (end_radius - start_radius) * along
-    )
+    first = points.new_tensor(start)[:, None]
+    axis = points.new_tensor(end)[:, None] - first
+    offset = points - first
+    along = (axis[:, 0] / (axis * axis).sum() @ offset).clamp(0, 1)
+    return length(*(offset - along * axis)) - (start_radius + (end_radius - start_radius) * along)
 
 
 def lathe(

@@ -1,0 +1,1 @@
+"""Scenes as anisotropic 3D Gaussians (Kerbl 2023): rendering, training, densification, pruning, meshes."""

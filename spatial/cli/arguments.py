@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import NamedTuple
 
 from spatial.cli.suggestions import did_you_mean
@@ -17,6 +18,8 @@ FLAGS = {
     "--dry-run": "dry_run",
     "--print-config": "print_config",
 }
+
+OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_][\w.@/-]*=|~[A-Za-z_][\w.@-]*(=|$)")
 
 
 class Arguments(NamedTuple):
@@ -59,20 +62,20 @@ def parse_arguments(argv: list[str]) -> Arguments:
             positional.append(word)
     if len(positional) > 2:
         raise SpatialError(
-            f"{positional[1]} and {positional[2]} were both given, but a verb takes one path; quote a path with spaces, "
-            "and write settings as key=value"
+            f"{positional[1]} and {positional[2]} were both given, but a verb takes one path; "
+            "quote a path with spaces, and write settings as key=value"
         )
     verb, path = [*positional, None, None][:2]
     return Arguments(verb, _expand(path), _expand(out), overrides, frozenset(flags))
 
 
 def _is_override(word: str) -> bool:
-    """key=value, +key=value, ~key; a path that holds '=' counts as a path when it exists."""
-    return ("=" in word or word.startswith("~") and "/" not in word) and not os.path.exists(word)
+    """key=value, ++key=value, ~key; what exists on disk, or has no key's form before its '=', is a path."""
+    return OVERRIDE.match(word) is not None and not os.path.exists(word)
 
 
 def _unknown_option(word: str) -> SpatialError:
-    name, equals, value = word.lstrip("-").partition("=")
+    name, _, value = word.lstrip("-").partition("=")
     key = name.replace("-", "_")
     hint = did_you_mean(word, [*FLAGS, "--out", "--resume"]) or f"; settings are written {key}={value or '…'}"
     return SpatialError(f"{word}: no such option{hint}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from spatial.cli.arguments import Arguments
 from spatial.cli.signatures import mismatch
 from spatial.cli.suggestions import did_you_mean
-from spatial.cli.verbs import Verb, options
+from spatial.cli.verbs import Verb, config_folder, options
 from spatial.errors import SpatialError
 
 
@@ -29,13 +29,11 @@ def compose_config(verb: Verb, arguments: Arguments) -> DictConfig:
     texts = _texts(verb, arguments)
     choices, settings = [], []
     for word in arguments.overrides:
-        override = _parse(word, texts)
-        if override is None:
-            continue
-        if override.key_or_group in verb.groups:
-            _check_option(override)
+        key, _, value = word.partition("=")
+        if key in verb.groups:
+            _check_option(key, value)
             choices.append(word)
-        else:
+        elif override := _parse(word, texts):
             settings.append((word, override))
     base = _compose(verb.name, choices)
     known = list(dotted_keys(base))
@@ -43,8 +41,9 @@ def compose_config(verb: Verb, arguments: Arguments) -> DictConfig:
         _check_setting(word, override, base, known, verb)
     config = _compose(verb.name, [*choices, *(word for word, _ in settings)])
     for key, text in texts.items():
-        if key not in base:
-            raise SpatialError(f"{key}: {verb.name} has no such key{did_you_mean(key, known)}")
+        if key not in known:
+            raise SpatialError(f"{key}: {verb.name} has no such key{did_you_mean(key, [*known, *verb.groups])}")
+        _check_kind(f"{key}={text}", key, text, base)
         OmegaConf.update(config, key, text.replace("${", r"\${"))
     return config
 
@@ -107,11 +106,10 @@ def _parse(word: str, texts: dict[str, str]) -> Override | None:
         return None
 
 
-def _check_option(override: Override) -> None:
-    group, value = override.key_or_group, override.value()
+def _check_option(group: str, option: str) -> None:
     known = options(group)
-    if str(value) not in known:
-        raise SpatialError(f"{group}={value}: no such option{did_you_mean(str(value), known)} ({', '.join(known)})")
+    if option not in known:
+        raise SpatialError(f"{group}={option}: no such option{did_you_mean(option, known)} ({', '.join(known)})")
 
 
 def _check_setting(word: str, override: Override, base: DictConfig, known: list[str], verb: Verb) -> None:
@@ -122,19 +120,34 @@ def _check_setting(word: str, override: Override, base: DictConfig, known: list[
         raise SpatialError(f"{key}: no such key{did_you_mean(key, [*known, *verb.groups])}")
     if override.is_delete():
         return
-    default = None if OmegaConf.is_missing(base, key) else OmegaConf.select(base, key)
-    value = override.value()
+    default, value = _default(base, key), override.value()
     if isinstance(default, DictConfig) and not isinstance(value, dict):
-        inner = [name for name in known if name.startswith(f"{key}.")]
-        raise SpatialError(f"{word}: {key} holds further keys; set one of them, as {inner[0]}=…")
+        inner = next((name for name in known if name.startswith(f"{key}.")), None)
+        group = next((name for name in verb.groups if name == key.rpartition(".")[2]), None)
+        remedy = f"choose it by {group}=…" if group else f"set one of them, as {inner}=…"
+        raise SpatialError(f"{word}: {key} holds further keys; {remedy}")
+    _check_kind(word, key, value, base)
+
+
+def _check_kind(word: str, key: str, value: Any, base: DictConfig) -> None:
+    """The default's kind is what the signature asks for (a test sees to that), and needs no import to be known."""
+    default = _default(base, key)
+    if default is None or isinstance(default, DictConfig) or value is None:
+        return
     kind: Any = list if OmegaConf.is_list(default) else type(default)
-    if default is not None and not isinstance(default, DictConfig) and (expected := mismatch(value, kind)):
+    if expected := mismatch(value, kind):
         raise SpatialError(f"{word}: {key} must be {expected}, as {key}={_shown(default)}")
+
+
+def _default(base: DictConfig, key: str) -> Any:
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(base, parent) if parent else base
+    return None if OmegaConf.is_missing(node, name) else OmegaConf.select(base, key)
 
 
 def _compose(name: str, overrides: list[str]) -> DictConfig:
     try:
-        with initialize_config_module("configs", version_base="1.3"):
+        with initialize_config_dir(str(config_folder()), version_base="1.3"):
             return compose(name, overrides)
     except (HydraException, OmegaConfBaseException) as error:
         raise SpatialError(_first_line(error)) from error

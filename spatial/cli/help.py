@@ -62,9 +62,8 @@ def verb_help(verb: Verb) -> str:
     lines = [verb.title, "", f"{heading('Usage')}  {' '.join(word for word in usage if word)}"]
     if path_help:
         lines += ["", *table({path_label: path_help})]
-    lines += ["", *(heading(line[:-1]) if line == "Examples:" else line for line in verb.text)]
-    while lines[-1] == "":
-        lines.pop()
+    story = "\n".join(verb.text).strip("\n").splitlines()
+    lines += ["", *(heading(line[:-1]) if line == "Examples:" else line for line in story)]
     for group, default in verb.groups.items():
         lines += ["", f"{heading(group)}=…  ({default} unless you say otherwise)", *table(options(group))]
     for title, rows in _sections(config, comments, verb):

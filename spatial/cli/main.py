@@ -12,7 +12,8 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+from functools import partial
+from typing import Any
 
 from spatial import __version__
 from spatial.cli.arguments import Arguments, parse_arguments
@@ -55,8 +56,7 @@ def _run(arguments: Arguments) -> int:
     if arguments.verb is None:
         from spatial.cli.help import overview
 
-        _print(overview())
-        return DONE if "help" in arguments.flags or not arguments.overrides else MISTAKE
+        return _print(overview())
     verb = read_verb(arguments.verb)
     if "help" in arguments.flags:
         from spatial.cli.help import verb_help
@@ -83,17 +83,20 @@ def _run_verb(verb: Verb, arguments: Arguments) -> int:
         raise SpatialError(problem)
     if "dry_run" in arguments.flags:
         return _print_config(config)
-    result = _build(config)(**({"config": plain} if given else {}))
-    return _print(result) if isinstance(result, str) else DONE
+    result = _build(plain)(**({"config": plain} if given else {}))
+    return _print(os.fspath(result)) if isinstance(result, str | os.PathLike) else DONE
 
 
-def _build(config: Any) -> Callable[..., Any]:
+def _build(plain: dict[str, Any]) -> Callable[..., Any]:
     """Everything that the configuration names, built; the root itself is not called yet, so its errors stay bare."""
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate
 
+    # Hydra would read a path with "${" in it as a reference: the root's own texts go around it.
+    texts = {key: value for key, value in plain.items() if isinstance(value, str) and not key.startswith("_")}
+    nodes = {key: value for key, value in plain.items() if key not in texts}
     try:
-        return instantiate(config, _convert_="all", _partial_=True)
+        return partial(instantiate(nodes, _convert_="all", _partial_=True), **texts)
     except InstantiationException as error:
         raise (error.__cause__ or error) from None
 
@@ -149,14 +152,14 @@ def _set_up_logging(verbose: bool) -> None:
             warnings.simplefilter("ignore", category)
 
 
-class _StderrHandler(logging.StreamHandler[TextIO]):
+class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes to whatever ``sys.stderr`` is at the time, since a progress bar puts itself in between."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.setStream(sys.stderr)
+        self.stream = sys.stderr  # setStream would flush the old one, which may be closed
         super().emit(record)
 
 

@@ -54,6 +54,8 @@ def read_verb(name: str) -> Verb:
     path = config_folder() / f"{name}.yaml"
     if not re.fullmatch(r"[\w-]+", name) or not path.is_file():
         known = verb_names()
+        if Path(name).exists():
+            raise SpatialError(f"{name} is a path, and a verb comes first, as in: spatial {known[0]} {name}")
         raise SpatialError(f"{name}: no such verb{did_you_mean(name, known)} ({', '.join(known)})")
     lines = path.read_text("utf-8").splitlines()
     header = header_comment(lines)

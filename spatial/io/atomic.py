@@ -39,8 +39,10 @@ def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turns a full or read-only disk met while writing ``path`` into a `SpatialError` that names it."""
     try:
         yield
-    except OSError as error:
-        translated = write_error(error, path)
+    except (OSError, RuntimeError) as error:
+        # torch.save answers a failed write with a RuntimeError about its archive, raised while the OSError is handled.
+        refusal = error if isinstance(error, OSError) else error.__context__
+        translated = write_error(refusal, path) if isinstance(refusal, OSError) else None
         if translated is None:
             raise
         raise translated from error
@@ -82,8 +84,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def write_json_atomic(path: str | os.PathLike[str], content: Any) -> None:
     """Writes ``content`` as JSON; numbers that JSON cannot hold (NaN, infinities) become null."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+    write_text_atomic(path, json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:

@@ -49,6 +49,8 @@ def read_ply(path: Path, *, sh_degree: int | None = None) -> Gaussians:
     columns = _gaussian_columns(ply, path)
     opacity = columns["opacity"]
     columns["opacity"] = np.where(np.isinf(opacity), np.clip(opacity, -_LARGEST_LOGIT, _LARGEST_LOGIT), opacity)
+    if len(opacity) == 0:
+        raise SpatialError(f"{path}: holds no Gaussians; export it again.")
     require_finite(path, columns)
     stack = lambda names: np.stack([columns[name] for name in names], axis=1)  # noqa: E731
     rest = [name for name in columns if name.startswith("f_rest_")]

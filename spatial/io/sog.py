@@ -168,7 +168,7 @@ def _encode_colors(
 def _encode_sh(rest: Float[np.ndarray, "N K 3"], meta: dict[str, Any], pictures: dict[str, np.ndarray]) -> None:
     count = rest.shape[1]
     flat = torch.from_numpy(np.ascontiguousarray(rest.reshape(len(rest), -1)))
-    entries, labels = vector_codebook(flat, _palette_size(len(rest)), generator=torch.Generator().manual_seed(0))
+    entries, labels = vector_codebook(flat, _palette_size(len(rest)))
     codebook, levels = scalar_codebook(entries.numpy().reshape(-1, count, 3), 256)
     rows = -(-len(levels) // _PALETTE_COLUMNS)
     palette = np.zeros((rows * _PALETTE_COLUMNS, count, 4), np.uint8)

@@ -58,7 +58,12 @@ def read_spz(path: Path) -> Gaussians:
         opened = _open_legacy(content) if content[:2] == b"\x1f\x8b" else _open_version_4(content)
     except (_DamagedError, struct.error, EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
         raise SpatialError(f"{path}: cannot be read as SPZ ({error}); copy or export the file again.") from error
-    count, fractional_bits, flags, extensions = opened.count, opened.fractional_bits, opened.flags, opened.extensions
+    count, fractional_bits, flags, extensions = (
+        opened.num_points,
+        opened.fractional_bits,
+        opened.flags,
+        opened.extensions,
+    )
     positions, alphas, colors, scales, rotations, sh = opened.streams
     rest = (sh.reshape(count, -1, 3).astype(np.float32) - 128) / 128
     dc = (colors.reshape(count, 1, 3) / np.float32(255) - 0.5) / _COLOR_SCALE
@@ -113,7 +118,7 @@ class _DamagedError(Exception):
 
 
 class _Opened(NamedTuple):
-    count: int
+    num_points: int
     fractional_bits: int
     flags: int
     streams: list[np.ndarray]  # positions, opacities, colours, scales, rotations, SH

@@ -19,11 +19,14 @@ def adam_step(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-15,
     visible: Bool[Tensor, "N"] | None = None,
+    lr_scales: Float[Tensor, "K"] | None = None,
 ) -> None:
     """One step of Adam in place. Rows where ``visible`` is False keep their value and moments.
 
     Args:
         step: number of this step, from 1: the bias corrections are 1 − betaˢᵗᵉᵖ.
+        lr_scales: factors of ``lr`` for the first K numbers of each (flattened) row; the numbers beyond K, and their
+            moments, stay as they are.
 
     Raises:
         ValueError: on a tensor that is not contiguous (it is changed in place), or of another shape.
@@ -34,12 +37,15 @@ def adam_step(
                              f"{list(tensor.shape)}")  # fmt: skip
     if not native.library():
         reference.adam.adam_step(
-            parameter, gradient, exp_avg, exp_avg_sq, step=step, lr=lr, betas=betas, eps=eps, visible=visible
+            parameter, gradient, exp_avg, exp_avg_sq, step=step, lr=lr, betas=betas, eps=eps, visible=visible,
+            lr_scales=lr_scales,
         )
         return
     rows = parameter.shape[0]
+    row_size = parameter.numel() // max(rows, 1)
     native.function("adam", parameter)(
-        rows, parameter.numel() // max(rows, 1),
+        rows, row_size,
         *map(native.address, (visible, parameter, gradient, exp_avg, exp_avg_sq)),
-        lr, *betas, eps, 1 - betas[0] ** step, 1 - betas[1] ** step,
+        lr, *betas, eps, 1 - betas[0] ** step, 1 - betas[1] ** step, row_size if lr_scales is None else len(lr_scales),
+        native.address(lr_scales),
     )  # fmt: skip

@@ -51,17 +51,15 @@ def intersect_tiles(
 def _intersect_cpu(means2d, conics, opacities, depths, radii, width, height):
     C, N = radii.shape[:2]
     columns, rows = -(-width // TILE_SIZE), -(-height // TILE_SIZE)
-    slot_offsets = radii.new_empty(C * N + 1)
-    shared = (C, N, *map(native.address, (means2d, conics, opacities, radii)))
-    num = native.function("count_intersections", means2d)(*shared, columns, rows, native.address(slot_offsets))
+    found = native.function("intersect_tiles", means2d)(
+        C, N, *map(native.address, (means2d, conics, opacities, depths, radii)), columns, rows
+    )
+    num = len(found)
     if num >= 2**31:
         raise OverflowError(f"{num} tile intersections: Gaussians are too large or too many for an image {width}×{height}")
-    tile_offsets = radii.new_empty(C * rows * columns + 1)
+    slot_offsets, tile_offsets = radii.new_empty(C * N + 1), radii.new_empty(C * rows * columns + 1)
     flatten_ids, slots = radii.new_empty(num), radii.new_empty(num)
-    native.function("fill_intersections", means2d)(
-        *shared, native.address(depths), columns, rows,
-        *map(native.address, (slot_offsets, tile_offsets, flatten_ids, slots)),
-    )  # fmt: skip
+    found.fill(*map(native.address, (slot_offsets, tile_offsets, flatten_ids, slots)))
     return flatten_ids, tile_offsets, slots, slot_offsets
 
 

@@ -45,7 +45,7 @@ def colorize(values: Float[ndarray, "*shape"], colormap: str) -> UInt8[ndarray, 
     return table[(values * 255).round().astype(np.uint8)]
 
 
-def to_uint8(image: Float[ndarray, "H W 3"]) -> UInt8[ndarray, "H W 3"]:
+def to_uint8(image: Float[ndarray, "*shape"]) -> UInt8[ndarray, "*shape"]:
     """Float image in [0, 1] rounded to 8 bits (clamped)."""
     return (np.clip(image, 0, 1) * 255).round().astype(np.uint8)
 
@@ -97,7 +97,7 @@ def masked_out(
     return image if mask is None else np.where(mask[..., None], image, np.uint8(background))
 
 
-def _shortened(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float) -> str:
+def _shortened(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
     """The text, its beginning cut where it is too wide: the end of a path tells files apart."""
     if font.getlength(text) <= width:
         return text

@@ -37,8 +37,8 @@ class Curve:
     """
 
     title: str
-    x: Sequence[float]
-    y: Sequence[float]
+    x: Sequence[float] | ndarray
+    y: Sequence[float] | ndarray
     x_label: str = "wall time, s"
     is_log: bool = False
 
@@ -66,7 +66,7 @@ def line_chart(curve: Curve) -> str:
     parts = [f'<svg class="chart" viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="img">']
     parts.append(f"<title>{escape(curve.title)}: from {si(ys[0])} to {si(ys[-1])}</title>")
     for tick in y_ticks:
-        y = at(0, tick)[1]
+        y = at(0.0, tick)[1]
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{CHART_WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{si(tick)}</text>')
     for tick in (t for t in x_ticks if t <= x_range[1]):

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 MODES = ("Colour", "Depth", "Opacity")
 DISTANCE_IN_VIEWER = 3.0
 FAR_IN_VIEWER = 160.0  # viser's depth pictures end at 167.77
+MAX_DEPTH_LINES = 360
 MIN_SCALE = 1 / 12
 REST_S = 0.15  # a camera that has not moved for so long is at rest
 THUMBNAIL_PX, PHOTO_PX = 200, 640
@@ -136,9 +138,8 @@ class Viewer:
     # The scene and its controls.
 
     def _set_up_scene(self, cameras: Sequence[Camera]) -> None:
-        self._server.gui.configure_theme(
-            control_layout="collapsible", dark_mode=True, show_logo=False, show_share_button=False
-        )
+        self._server.gui.configure_theme(dark_mode=True, show_logo=False, show_share_button=False)
+        self._server.gui.main_panel.dock_right()
         if not cameras:
             return
         self._server.scene.set_up_direction(up_direction(cameras).numpy())
@@ -166,7 +167,7 @@ class Viewer:
         self._fov.on_update(self._set_fov)
         self._show_cameras.on_update(lambda _: self._show_frusta(self._show_cameras.value))
         if self.views:
-            self._photo = gui.add_dropdown("Go to photo", [v.name for v in self.views])
+            self._photo: Any = gui.add_dropdown("Go to photo", [v.name for v in self.views])
             self._photo_image = gui.add_image(np.zeros((1, 1, 3), np.uint8), label="The photo", visible=False)
             self._photo.on_update(self._photo_chosen)
 
@@ -179,7 +180,7 @@ class Viewer:
         depth = _frustum_depth(cameras) * self.viewer_from_world
         # A client that stands where a photo was taken must see the render, not the photo pinned to that frustum.
         self._server.initial_camera.near = 1.1 * depth if cameras else 0.01
-        self._frusta = []
+        self._frusta: list[Any] = []
         for index, camera in enumerate(cameras):
             frustum = self._server.scene.add_camera_frustum(
                 f"/cameras/{index:05d}",
@@ -192,8 +193,11 @@ class Viewer:
                 wxyz=_wxyz(camera),
                 position=self._to_viewer(camera.position),
             )
-            frustum.on_click(lambda event, index=index: self._jump(event.client, index))
+            frustum.on_click(partial(self._frustum_clicked, index))
             self._frusta.append(frustum)
+
+    def _frustum_clicked(self, index: int, event: Any) -> None:
+        self._jump(event.client, index)
 
     def _add_thumbnails(self) -> None:
         """Decodes photos for the frusta, spread evenly over the capture where there are very many."""
@@ -376,6 +380,9 @@ def _picture(result: Render, depths: ndarray, alphas: ndarray, mode: str) -> UIn
 
 
 def _depth_in_viewer(depths: ndarray, alphas: ndarray, viewer_from_world: float) -> ndarray:
+    """Depth as viser wants it, at no more than ``MAX_DEPTH_LINES``: frusta need no finer edges, and PNG is slow."""
+    step = max(1, round(depths.shape[0] / MAX_DEPTH_LINES))
+    depths, alphas = depths[::step, ::step], alphas[::step, ::step]
     is_hit = (depths > 0) & (alphas > 0.5)
     return np.where(is_hit, np.minimum(depths * viewer_from_world, FAR_IN_VIEWER), FAR_IN_VIEWER).astype(np.float32)
 

@@ -8,10 +8,7 @@ random state added. It is always written right after a step, never between epoch
 from __future__ import annotations
 
 import logging
-import re
 import time
-import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +17,12 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.io import CheckpointIO
 
-from spatial.errors import SpatialError
 from spatial.io.atomic import atomic_path, make_folder
+from spatial.training.checkpoint_files import checkpoints
 from spatial.training.random_state import random_state, restore_random_state
 from spatial.training.stop_signals import StopSignals
 
 logger = logging.getLogger(__name__)
-
-PATTERN = re.compile(r"step-(\d+)\.ckpt")
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -116,54 +111,9 @@ class SaveCheckpoints(Callback):
         self._random_state = checkpoint["random_state"]
 
     def _save(self, trainer: lightning.Trainer) -> None:
+        for curve in trainer.loggers:  # else a killed process leaves a gap in the curves before this step
+            curve.save()
         trainer.save_checkpoint(self.folder / f"step-{trainer.global_step:08d}.ckpt")
         for old in checkpoints(self.folder)[: -self.keep]:
             old.unlink(missing_ok=True)
         self._saved_at_s = time.monotonic()
-
-
-def checkpoints(folder: str | Path) -> list[Path]:
-    """The checkpoints in ``folder``, oldest first; files that a killed process left half-written have other names."""
-    found = [(int(match[1]), path) for path in Path(folder).glob("*.ckpt") if (match := PATTERN.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
-
-
-def latest_checkpoint(folder: str | Path) -> Path | None:
-    """The newest checkpoint that is whole, or None where there is none yet.
-
-    A damaged newest one is named in a warning and the one before it taken.
-
-    Raises:
-        SpatialError: there are checkpoints and all are damaged.
-    """
-    found = checkpoints(folder)
-    for path in reversed(found):
-        damage = _damage(path)
-        if damage is None:
-            return path
-        logger.warning("%s is damaged (%s); trying the one before it", path, damage)
-    if found:
-        raise SpatialError(f"every checkpoint in {folder} is damaged; start again with another --out")
-    return None
-
-
-def load_checkpoint(path: str | Path) -> Mapping[str, Any]:
-    """Reads a checkpoint's tensors and plain values on the CPU; its "state_dict" holds the weights.
-
-    Raises:
-        SpatialError: the file is damaged, or holds more than tensors and plain values.
-    """
-    damage = _damage(Path(path))
-    if damage is not None:
-        raise SpatialError(f"{path} is damaged ({damage}); use the checkpoint before it")
-    return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def _damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint, by the checksums of its zip members: nothing in it is executed."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            member = archive.testzip()
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
-        return str(error) or type(error).__name__
-    return None if member is None else f"wrong checksum in {member}"

@@ -1,6 +1,6 @@
 """Curves on disk without cost a step: a CSV that survives a resume, and TensorBoard's event files.
 
-Lightning's CSVLogger deletes the earlier file when a run goes on; this one keeps it up to the step where the run resumes.
+Lightning's CSVLogger deletes the earlier file when a run goes on; this one keeps it up to where the run resumes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,16 @@ from spatial.io.atomic import disk_errors, write_text_atomic
 class CsvLogger(Logger):
     """One row a logged step, one column a metric, empty where a metric was not logged at that step.
 
+    "step" counts the steps done. A ``training_step`` logs straight to its loggers, now and then, which costs nothing
+    in between, where a single ``self.log`` makes Lightning keep books at each step::
+
+        if self.global_step % 25 == 0:
+            for logger in self.loggers:
+                logger.log_metrics({"train/loss": float(loss)}, self.global_step)
+
     Args:
         path: the file; rows already in it stay, except those after ``first_step``, which will come again.
-        first_step: the step from which the run goes on; 0 for a new run.
+        first_step: steps done when the run goes on; 0 for a new run.
         flush_rows: rows gathered before the file is touched.
     """
 
@@ -74,7 +81,7 @@ class CsvLogger(Logger):
     def _keep_until(self, step: int) -> None:
         rows = read_rows(self.path)
         self._columns += [name for name in (rows[0] if rows else {}) if name != "step"]
-        kept = [row for row in rows if int(row["step"] or 0) < step]
+        kept = [row for row in rows if int(row["step"] or 0) <= step]
         write_text_atomic(self.path, self._text(kept, header=True))
 
     def _text(self, rows: list[Any], *, header: bool) -> str:
@@ -94,6 +101,6 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
 
 
 def tensorboard_logger(folder: str | Path, *, first_step: int = 0) -> TensorBoardLogger:
-    """TensorBoard's event files in ``folder``, flushed by its own thread twice a minute; steps that come again replace."""
-    purge = {"purge_step": first_step} if first_step else {}
+    """TensorBoard's event files in ``folder``, flushed twice a minute; steps that come again replace the old ones."""
+    purge: dict[str, Any] = {"purge_step": first_step} if first_step else {}
     return TensorBoardLogger(save_dir=folder, name="", version="", flush_secs=30, default_hp_metric=False, **purge)

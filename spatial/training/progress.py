@@ -13,14 +13,14 @@ from lightning.pytorch.callbacks import Callback
 
 logger = logging.getLogger(__name__)
 
-SHOWN = {"Gaussians": "num_gaussians", "PSNR": "train/psnr"}
+SHOWN = {"Gaussians": "num_gaussians", "PSNR": "psnr"}
 
 
 class Progress(Callback):
     """Steps per second, time left, and a few numbers of the model.
 
-    On a terminal a bar drawn at most four times a second; elsewhere a log line every ten seconds. Between two drawings a
-    step costs one look at the clock.
+    On a terminal a bar drawn at most four times a second; elsewhere a log line every ten seconds. Between two
+    drawings a step costs one look at the clock.
 
     Args:
         shown: label -> an attribute of the LightningModule, or the name of a metric that it logs. Where there is
@@ -124,7 +124,12 @@ def _make_bar(title: str, trainer: lightning.Trainer) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[numbers]}")]
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[numbers]}"),
+    ]
     # auto_refresh would start a thread that competes with the kernels for the interpreter.
     bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
     total = trainer.max_steps if trainer.max_steps > 0 else None

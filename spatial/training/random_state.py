@@ -17,7 +17,8 @@ def random_state(module: nn.Module) -> dict[str, Any]:
     Generators are found as attributes of the module, of its submodules, and of the plain objects that these hold
     (a densification strategy's generator, say).
     """
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
+    numpy_state: Any = np.random.get_state(legacy=True)
+    name, keys, position, has_gauss, cached = numpy_state
     state: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": (name, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)),

@@ -17,7 +17,7 @@ import yaml
 
 from spatial.errors import SpatialError
 from spatial.io.atomic import disk_errors, make_folder, write_json_atomic, write_text_atomic
-from spatial.training.checkpoints import checkpoints
+from spatial.training.checkpoint_files import checkpoints
 
 logger = logging.getLogger(__name__)
 
@@ -130,11 +130,15 @@ def read_config(run: str | Path) -> dict[str, Any]:
     """
     path = Path(run) / CONFIG
     if not path.is_file():
-        raise SpatialError(f"{run} is not a run: it holds no {CONFIG}; give the folder that `spatial reconstruct` wrote")
+        raise SpatialError(
+            f"{run} is not a run: it holds no {CONFIG}; give the folder that `spatial reconstruct` wrote"
+        )
     try:
         config = yaml.safe_load(path.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SpatialError(f"{path} is damaged ({str(error).splitlines()[0]}); start again with another --out") from error
+        raise SpatialError(
+            f"{path} is damaged ({str(error).splitlines()[0]}); start again with another --out"
+        ) from error
     if not isinstance(config, dict):
         raise SpatialError(f"{path} is damaged (it holds no keys); start again with another --out")
     return config

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import lightning
 from lightning.pytorch.callbacks import Callback
 
-from spatial.training.checkpoints import AtomicCheckpointIO, SaveCheckpoints, latest_checkpoint, load_checkpoint
+from spatial.training.checkpoint_files import latest_checkpoint, load_checkpoint
+from spatial.training.checkpoints import AtomicCheckpointIO, SaveCheckpoints
 from spatial.training.loggers import CsvLogger, tensorboard_logger
 from spatial.training.progress import Progress
 from spatial.training.run_folder import RunFolder
@@ -35,7 +36,7 @@ def make_trainer(
         max_steps: steps of the optimiser, counted over all resumes.
         callbacks: yours; one of class `Progress` replaces the default one.
         checkpoint: how often to save; None for every minute.
-        log_every_steps: steps between two rows of ``metrics.csv``; log in ``training_step`` only at these.
+        log_every_steps: for modules that use ``self.log``; better is what `CsvLogger` says.
         accelerator: as Lightning names it.
     """
     quiet_lightning()
@@ -73,3 +74,4 @@ def quiet_lightning() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (".*does not have many workers.*", ".*`IterableDataset` has `__len__` defined.*"):
         warnings.filterwarnings("ignore", message=message)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\..*")

@@ -79,19 +79,16 @@ void bind(nb::module_& m, const std::string& suffix) {
                                                at<Real>(v_colors), at<Real>(v_coeffs), at<Real>(v_dirs));
     });
 
-    define("count_intersections", [](int64_t C, int64_t N, Address means2d, Address conics, Address opacities, Address radii,
-                                     int tile_columns, int tile_rows, Address slot_offsets) {
-        return spatial::count_intersections<Real>({C, N, at<Real>(means2d), at<Real>(conics), at<Real>(opacities), nullptr,
-                                                   at<int32_t>(radii), spatial::kTileSize, tile_columns, tile_rows},
-                                                  at<int32_t>(slot_offsets));
-    });
-    define("fill_intersections", [](int64_t C, int64_t N, Address means2d, Address conics, Address opacities, Address radii,
-                                    Address depths, int tile_columns, int tile_rows, Address slot_offsets,
-                                    Address tile_offsets, Address flatten_ids, Address slots) {
-        spatial::fill_intersections<Real>({C, N, at<Real>(means2d), at<Real>(conics), at<Real>(opacities), at<Real>(depths),
-                                           at<int32_t>(radii), spatial::kTileSize, tile_columns, tile_rows},
-                                          at<int32_t>(slot_offsets), at<int32_t>(tile_offsets), at<int32_t>(flatten_ids),
-                                          at<int32_t>(slots));
+    using Intersections = spatial::Intersections<Real>;
+    nb::class_<Intersections>(m, ("Intersections" + suffix).c_str())
+        .def("__len__", &Intersections::size)
+        .def("fill", [](const Intersections& self, Address slot_offsets, Address tile_offsets, Address flatten_ids, Address slots) {
+            self.fill(at<int32_t>(slot_offsets), at<int32_t>(tile_offsets), at<int32_t>(flatten_ids), at<int32_t>(slots));
+        }, nb::call_guard<nb::gil_scoped_release>());
+    define("intersect_tiles", [](int64_t C, int64_t N, Address means2d, Address conics, Address opacities, Address depths,
+                                 Address radii, int tile_columns, int tile_rows) {
+        return Intersections({C, N, at<Real>(means2d), at<Real>(conics), at<Real>(opacities), at<Real>(depths),
+                              at<int32_t>(radii), spatial::kTileSize, tile_columns, tile_rows});
     });
 
     define("rasterize", [](int64_t C, int64_t N, int channels, int width, int height, Address means2d, Address conics,
@@ -128,9 +125,11 @@ void bind(nb::module_& m, const std::string& suffix) {
     });
 
     define("adam", [](int64_t N, int64_t row_size, Address visible, Address parameter, Address gradient, Address exp_avg,
-                      Address exp_avg_sq, double lr, double beta1, double beta2, double eps, double bias1, double bias2) {
+                      Address exp_avg_sq, double lr, double beta1, double beta2, double eps, double bias1, double bias2,
+                      int64_t columns, Address lr_scales) {
         spatial::adam<Real>({N, row_size, at<uint8_t>(visible), at<Real>(parameter), at<Real>(gradient), at<Real>(exp_avg),
-                             at<Real>(exp_avg_sq), Real(lr), Real(beta1), Real(beta2), Real(eps), Real(bias1), Real(bias2)});
+                             at<Real>(exp_avg_sq), Real(lr), Real(beta1), Real(beta2), Real(eps), Real(bias1), Real(bias2),
+                             columns, at<Real>(lr_scales)});
     });
 }
 

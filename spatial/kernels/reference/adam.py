@@ -17,8 +17,15 @@ def adam_step(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-15,
     visible: Tensor | None = None,
+    lr_scales: Tensor | None = None,
 ) -> None:
     """Twin of ``spatial.kernels.adam.adam_step``."""
+    if lr_scales is not None:
+        columns = len(lr_scales)
+        parameter, gradient, exp_avg, exp_avg_sq = (
+            t.view(t.shape[0], -1)[:, :columns] for t in (parameter, gradient, exp_avg, exp_avg_sq)
+        )
+        lr = lr * lr_scales
     rows = slice(None) if visible is None else visible
     with torch.no_grad():
         first = betas[0] * exp_avg[rows] + (1 - betas[0]) * gradient[rows]

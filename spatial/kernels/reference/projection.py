@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from spatial.geometry.quaternions import rotation_matrices
+
 MIN_ALPHA = 1 / 255
 SIGMAS = 3.33  # 3.33² ≈ 2 ln 255: no visible pixel lies beyond
 
@@ -51,19 +53,6 @@ def project_gaussians_flat(
     kept = [torch.where(visible.reshape(visible.shape + (1,) * (t.dim() - 2)), t, torch.zeros_like(t))
             for t in (means2d, depths, conics, compensations)]  # fmt: skip
     return radii, *kept
-
-
-def rotation_matrices(quats: Tensor) -> Tensor:
-    """[N, 3, 3] from wxyz of any length; zero length stands for no rotation."""
-    length = quats.norm(dim=-1, keepdim=True)
-    unit = torch.where(length > 1e-15, quats / length.clamp_min(1e-15), torch.zeros_like(quats))
-    w, x, y, z = unit.unbind(-1)
-    rows = [
-        1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y),
-        2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x),
-        2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y),
-    ]  # fmt: skip
-    return torch.stack(rows, dim=-1).reshape(*quats.shape[:-1], 3, 3)
 
 
 def covariances(quats: Tensor, scales: Tensor) -> Tensor:

@@ -58,6 +58,7 @@ class Page:
 
     def open(self, url: str, *, width: int, height: int, is_dark: bool = False) -> None:
         self("Page.enable")
+        self("Page.bringToFront")  # a tab behind another draws no frames
         self("Runtime.enable")
         self("Network.enable")
         self("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
@@ -83,24 +84,33 @@ class Page:
         return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
-    """A fresh tab in a Chromium of its own; skips where none is installed."""
+@pytest.fixture(scope="session")
+def browser_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The DevTools port of a Chromium of our own; skips where none is installed."""
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed (apt-get install chromium)")
-    client = pytest.importorskip("websockets.sync.client", reason="websockets comes with viser")
-    profile = tmp_path / "chromium-profile"
-    with (tmp_path / "chromium.log").open("wb") as log:
-        process = subprocess.Popen([CHROMIUM, *CHROMIUM_FLAGS, f"--user-data-dir={profile}"], stdout=log, stderr=log)
+    folder = tmp_path_factory.mktemp("chromium")
+    command = [CHROMIUM, *CHROMIUM_FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            port = _debugging_port(process, profile / "DevToolsActivePort", tmp_path / "chromium.log")
-            tabs = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=30))
-            url = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
-            with client.connect(url, max_size=None) as socket:
-                yield Page(socket)
+            yield _debugging_port(process, folder / "profile" / "DevToolsActivePort", folder / "log")
         finally:
             process.terminate()
             process.wait(timeout=30)
+
+
+@pytest.fixture
+def page(browser_port: int) -> Iterator[Page]:
+    """A fresh tab."""
+    client = pytest.importorskip("websockets.sync.client", reason="websockets comes with viser")
+    address = f"http://127.0.0.1:{browser_port}/json"
+    tab = json.load(
+        urllib.request.urlopen(urllib.request.Request(f"{address}/new?about:blank", method="PUT"), timeout=30)
+    )
+    with client.connect(tab["webSocketDebuggerUrl"], max_size=None, close_timeout=1) as socket:
+        yield Page(socket)
+    urllib.request.urlopen(f"{address}/close/{tab['id']}", timeout=30).close()
 
 
 def _debugging_port(process: subprocess.Popen[bytes], file: Path, log: Path) -> int:
@@ -111,33 +121,36 @@ def _debugging_port(process: subprocess.Popen[bytes], file: Path, log: Path) -> 
     return int(file.read_text().splitlines()[0])
 
 
+BALLS = (  # x, y, radius, colour
+    (0.0, 0.0, 0.8, (0.9, 0.2, 0.15)),
+    (2.0, 0.5, 0.5, (0.2, 0.7, 0.3)),
+    (-1.0, 1.8, 0.6, (0.2, 0.3, 0.9)),
+)
+
+
 def trace_room(camera: Camera) -> Render:
     """Ray-traced: three coloured balls on a checkered floor (z = 0, z up) below a sky."""
-    rows, columns = torch.meshgrid(torch.arange(camera.height) + 0.5, torch.arange(camera.width) + 0.5, indexing="ij")
-    pixels = torch.stack([columns, rows, torch.ones_like(rows)], dim=-1).double()
-    in_camera = pixels @ torch.linalg.inv(camera.K).T  # z = 1, so a ray's length is its depth
-    rays, origin = in_camera @ camera.camera_from_world[:3, :3], camera.position
-    depth = torch.where(rays[..., 2] < -1e-9, -origin[2] / rays[..., 2].clamp(max=-1e-9), torch.inf)
-    depth = torch.where(depth < 60, depth, torch.inf)
-    floor = origin + rays * depth.nan_to_num(posinf=0.0)[..., None]
-    checker = (floor[..., 0].floor() + floor[..., 1].floor()).remainder(2)[..., None]
-    colors = torch.where(torch.isfinite(depth)[..., None], 0.35 + 0.4 * checker, torch.tensor([0.55, 0.7, 0.9]))
-    for x, y, radius, color in (
-        (0, 0, 0.8, (0.9, 0.2, 0.15)),
-        (2, 0.5, 0.5, (0.2, 0.7, 0.3)),
-        (-1, 1.8, 0.6, (0.2, 0.3, 0.9)),
-    ):
-        center = torch.tensor([x, y, radius], dtype=torch.float64)
-        a, b = (rays * rays).sum(-1), (rays * (origin - center)).sum(-1)
-        root = b * b - a * ((origin - center).square().sum() - radius**2)
-        hit = (-b - root.clamp(min=0).sqrt()) / a
+    columns, rows = np.meshgrid(np.arange(camera.width) + 0.5, np.arange(camera.height) + 0.5)
+    pixels = np.stack([columns, rows, np.ones_like(rows)], axis=-1)
+    in_camera = pixels @ np.linalg.inv(camera.K.numpy()).T  # z = 1, so a ray's length is its depth
+    rays, origin = in_camera @ camera.camera_from_world[:3, :3].numpy(), camera.position.numpy()
+    depth = np.where(rays[..., 2] < -1e-9, -origin[2] / np.minimum(rays[..., 2], -1e-9), np.inf)
+    depth[depth > 60] = np.inf
+    is_floor = np.isfinite(depth)[..., None]
+    floor = np.floor(origin + rays * np.where(is_floor, depth[..., None], 0))
+    colors = np.where(is_floor, 0.35 + 0.4 * ((floor[..., :1] + floor[..., 1:2]) % 2), [0.55, 0.7, 0.9])
+    for x, y, radius, color in BALLS:
+        center = np.array([x, y, radius])
+        a, b = (rays * rays).sum(-1), rays @ (origin - center)
+        root = b * b - a * (((origin - center) ** 2).sum() - radius**2)
+        hit = (-b - np.sqrt(np.maximum(root, 0))) / a
         is_hit = (root > 0) & (hit > 0) & (hit < depth)
-        normal = (origin + rays * hit[..., None] - center) / radius
-        shade = (0.35 + 0.65 * (normal @ torch.tensor([0.5, -0.4, 0.77]).double()).clamp(min=0))[..., None]
-        colors = torch.where(is_hit[..., None], shade * torch.tensor(color), colors)
-        depth = torch.where(is_hit, hit, depth)
-    alphas = torch.isfinite(depth)[..., None].float()
-    return Render(colors.float(), alphas, depth.nan_to_num(posinf=0.0)[..., None].float())
+        normals = (origin + rays[is_hit] * hit[is_hit, None] - center) / radius
+        colors[is_hit] = (0.35 + 0.65 * np.maximum(normals @ [0.5, -0.4, 0.77], 0))[:, None] * color
+        depth[is_hit] = hit[is_hit]
+    is_hit = np.isfinite(depth)[..., None]
+    depths = np.where(is_hit, depth[..., None], 0)
+    return Render(*(torch.from_numpy(x.astype(np.float32)) for x in (colors.clip(0, 1), is_hit, depths)))
 
 
 def ring_of_cameras(count: int = 12, *, width: int = 160, height: int = 120, arc: float = 2 * np.pi) -> list[Camera]:

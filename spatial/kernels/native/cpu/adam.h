@@ -12,6 +12,8 @@ struct AdamInputs {
     const Real* gradient;
     Real *exp_avg, *exp_avg_sq;
     Real lr, beta1, beta2, eps, bias1, bias2;  // bias: 1 - beta^step
+    int64_t columns;       // leading numbers of a row that change
+    const Real* lr_scales; // [columns] factors of lr, or null
 };
 
 // One step of Adam (Kingma 2015, algorithm 1) on the visible rows.

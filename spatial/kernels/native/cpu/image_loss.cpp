@@ -101,7 +101,8 @@ double ssim_block(const ImageLossInputs<Real>& in, const Blocks<Real>& blocks, c
     const int padded = (block.columns + W - 1) / W * W, reach = kHalo * in.channels, row_size = padded + reach + W;
     std::vector<Real>& rows = scratch<Real>(0, 4 * size_t(row_size));
     Real *x = rows.data(), *y = x + row_size, *xx = y + row_size, *xy = xx + row_size;
-    std::vector<Real>& filtered = scratch<Real>(1, size_t(kBlockRows + kHalo) * 4 * padded);
+    std::vector<Real>& filtered = scratch<Real>(1, size_t(kBlockRows + kHalo + 1) * 4 * padded);
+    Real* results = filtered.data() + size_t(kBlockRows + kHalo) * 4 * padded;
     for (int r = 0; r < block.rows + kHalo; ++r) {
         copy_row(in, block.image * in.height + block.row + r, block.column, block.columns + reach, x, y);
         for (int i = 0; i < block.columns + reach; ++i) {
@@ -122,24 +123,50 @@ double ssim_block(const ImageLossInputs<Real>& in, const Blocks<Real>& blocks, c
             const L mean_x = windowed(column + i, 4 * padded), mean_y = windowed(column + padded + i, 4 * padded);
             const L squares = windowed(column + 2 * padded + i, 4 * padded);
             const Ssim<L> s = ssim_of_moments(mean_x, mean_y, squares, windowed(column + 3 * padded + i, 4 * padded));
-            for (int lane = 0; lane < std::min(W, block.columns - i); ++lane) {
-                const bool kept = is_kept(in, block.image, block.row + r, block.column + i + lane);
-                row_sum += kept ? s.value[lane] : Real(0);
-                if (!moments) continue;
-                moments[at + i + lane] = kept ? s.by_mean_x[lane] : Real(0);
-                moments[plane + at + i + lane] = kept ? s.by_squares[lane] : Real(0);
-                moments[2 * plane + at + i + lane] = kept ? s.by_product[lane] : Real(0);
-            }
+            s.value.store(results + i);
+            s.by_mean_x.store(results + padded + i);
+            s.by_squares.store(results + 2 * padded + i);
+            s.by_product.store(results + 3 * padded + i);
         }
+        if (in.mask)
+            for (int i = 0; i < block.columns; ++i)
+                if (!is_kept(in, block.image, block.row + r, block.column + i))
+                    for (int map = 0; map < 4; ++map) results[map * padded + i] = 0;
+        for (int i = 0; i < block.columns; ++i) row_sum += results[i];
+        if (moments)
+            for (int map = 0; map < 3; ++map)
+                std::copy_n(results + (map + 1) * padded, block.columns, moments + map * plane + at);
         sum += row_sum;
     }
     return sum;
+}
+
+// out[i] = windowed sum over the rows row - 10 … row of a map's numbers first + i; zero beyond the map.
+template <class Real, int W = kWidth<Real>>
+void filter_columns(const Real* map, int64_t row, int64_t rows, int64_t row_numbers, int64_t first, Real* out, int64_t count) {
+    using L = Lanes<Real, W>;
+    const int begin = int(std::max<int64_t>(0, row - rows + 1)), end = int(std::min<int64_t>(kSsimTaps, row + 1));
+    const int64_t low = std::max<int64_t>(0, -first), high = std::min<int64_t>(count, row_numbers - first);
+    std::fill_n(out, low, Real(0));
+    const Real* newest = map + row * row_numbers + first;
+    int64_t i = low;
+    for (; i + W <= high; i += W) {
+        L sum(0);
+        for (int k = begin; k < end; ++k) sum += L(kSsimWindow[k]) * L::load(newest + i - k * row_numbers);
+        sum.store(out + i);
+    }
+    for (; i < high; ++i) {
+        out[i] = 0;
+        for (int k = begin; k < end; ++k) out[i] += Real(kSsimWindow[k]) * newest[i - k * row_numbers];
+    }
+    std::fill(out + std::max(low, high), out + count, Real(0));
 }
 
 }  // namespace
 
 template <class Real>
 double l1_ssim(const ImageLossInputs<Real>& in, Real* moments) {
+    constexpr int W = kWidth<Real>;
     const Blocks<Real> blocks(in, in.height - kHalo, int64_t(in.width - kHalo) * in.channels);
     std::vector<double> ssim_sums(blocks.count), l1_sums(in.num_images * in.height);
     parallel_for(blocks.count, [&](int64_t i) { ssim_sums[i] = ssim_block(in, blocks, Block(blocks, i), moments); });
@@ -147,8 +174,12 @@ double l1_ssim(const ImageLossInputs<Real>& in, Real* moments) {
         const int64_t count = int64_t(in.width) * in.channels;
         const Real *x = in.image + row * count, *y = in.target + row * count;
         const uint8_t* mask = in.mask ? in.mask + row * in.width : nullptr;
-        Real sum = 0;
-        for (int64_t i = 0; i < count; ++i) sum += mask && !mask[i / in.channels] ? Real(0) : std::abs(x[i] - y[i]);
+        Lanes<Real, W> sums(0);
+        int64_t i = 0;
+        if (!mask)
+            for (; i + W <= count; i += W) sums += absolute(Lanes<Real, W>::load(x + i) - Lanes<Real, W>::load(y + i));
+        Real sum = sum_of(sums);
+        for (; i < count; ++i) sum += mask && !mask[i / in.channels] ? Real(0) : std::abs(x[i] - y[i]);
         l1_sums[row] = sum;
     });
     double ssim = 0, l1 = 0;
@@ -172,21 +203,13 @@ void l1_ssim_vjp(const ImageLossInputs<Real>& in, const Real* moments, Real v_lo
         const Block block(blocks, index);
         const int reach = kHalo * in.channels, row_size = (block.columns + reach + W - 1) / W * W + W;
         const int64_t first = block.column - reach;  // of the numbers of the map that reach this block
-        const int64_t low = std::max<int64_t>(0, first), high = std::min<int64_t>(map_numbers, block.column + block.columns);
         std::vector<Real>& rows = scratch<Real>(0, 5 * size_t(row_size));
         Real *x = rows.data() + 3 * row_size, *y = x + row_size;
         for (int r = 0; r < block.rows; ++r) {
             const int64_t row = block.row + r;
-            std::fill_n(rows.data(), 3 * row_size, Real(0));
             for (int map = 0; map < 3; ++map)
-                for (int k = 0; k < kSsimTaps; ++k) {
-                    const int64_t map_row = row - k;
-                    if (map_row < 0 || map_row >= map_rows) continue;
-                    const Real* from = moments + map * plane + (block.image * map_rows + map_row) * map_numbers;
-                    Real* to = rows.data() + map * row_size - first;
-                    const Real weight = Real(kSsimWindow[k]);
-                    for (int64_t i = low; i < high; ++i) to[i] += weight * from[i];
-                }
+                filter_columns(moments + map * plane + block.image * map_rows * map_numbers, row, map_rows, map_numbers, first,
+                               rows.data() + map * row_size, row_size);
             copy_row(in, block.image * in.height + row, block.column, block.columns, x, y);
             Real* out = v_image + (block.image * in.height + row) * in.width * in.channels + block.column;
             const uint8_t* mask = in.mask ? in.mask + (block.image * in.height + row) * in.width : nullptr;
@@ -196,9 +219,12 @@ void l1_ssim_vjp(const ImageLossInputs<Real>& in, const Real* moments, Real v_lo
                 const L xs = L::load(x + i), ys = L::load(y + i), difference = xs - ys;
                 const L sign = select(difference > L(0), L(l1_scale), select(difference < L(0), L(-l1_scale), L(0)));
                 const L gradient = sign + L(ssim_scale) * (by_mean + L(2) * xs * by_squares + ys * by_product);
-                for (int lane = 0; lane < std::min(W, block.columns - i); ++lane)
-                    out[i + lane] = mask && !mask[(block.column + i + lane) / in.channels] ? Real(0) : gradient[lane];
+                gradient.store(x + i);  // the row is read once
             }
+            std::copy_n(x, block.columns, out);
+            if (mask)
+                for (int i = 0; i < block.columns; ++i)
+                    if (!mask[(block.column + i) / in.channels]) out[i] = 0;
         }
     });
 }

@@ -25,7 +25,7 @@ bool is_visible(const IntersectionInputs<Real>& in, int64_t i) {
     return in.radii[2 * i] > 0 && in.opacities[i] >= Real(kMinAlpha);
 }
 
-// Calls visit(tile) for every tile of the image that Gaussian i touches: the one definition that counting and filling share.
+// Calls visit(tile) for every tile of the image that Gaussian i touches.
 template <class Real, class Visit>
 void for_each_tile(const IntersectionInputs<Real>& in, int64_t i, Visit&& visit) {
     const VisibleEllipse<Real> ellipse = ellipse_of(in, i);
@@ -65,32 +65,32 @@ void sort_by_depth(const Real* depths, std::vector<int32_t>& ids, int64_t first)
 }  // namespace
 
 template <class Real>
-int64_t count_intersections(const IntersectionInputs<Real>& in, int32_t* slot_offsets) {
-    const int64_t total = in.num_cameras * in.num_gaussians;
+Intersections<Real>::Intersections(const IntersectionInputs<Real>& in)
+    : in_(in), slot_offsets_(in.num_cameras * in.num_gaussians + 1) {
+    const int64_t total = in.num_cameras * in.num_gaussians, ranges = (total + kGrain - 1) / kGrain;
+    std::vector<std::vector<int32_t>> found(ranges);  // a range's tiles, joined in order
     parallel_ranges(total, kGrain, [&](int64_t begin, int64_t end) {
+        std::vector<int32_t>& tiles = found[begin / kGrain];
+        tiles.reserve(4 * kGrain);
         for (int64_t i = begin; i < end; ++i) {
-            int32_t count = 0;
-            if (is_visible(in, i)) for_each_tile(in, i, [&](int) { ++count; });
-            slot_offsets[i + 1] = count;
+            const size_t before = tiles.size();
+            if (is_visible(in, i)) for_each_tile(in, i, [&](int tile) { tiles.push_back(tile); });
+            slot_offsets_[i + 1] = int32_t(tiles.size() - before);
         }
     });
-    slot_offsets[0] = 0;
-    int64_t sum = 0;
-    for (int64_t i = 1; i <= total; ++i) slot_offsets[i] = int32_t(sum += slot_offsets[i]);
-    return sum;
+    for (int64_t i = 0; i < total; ++i) slot_offsets_[i + 1] += slot_offsets_[i];
+    size_t size = 0;
+    for (const auto& tiles : found) size += tiles.size();
+    tile_of_slot_.reserve(size);
+    for (const auto& tiles : found) tile_of_slot_.insert(tile_of_slot_.end(), tiles.begin(), tiles.end());
 }
 
 template <class Real>
-void fill_intersections(const IntersectionInputs<Real>& in, const int32_t* slot_offsets, int32_t* tile_offsets,
-                        int32_t* flatten_ids, int32_t* slots) {
+void Intersections<Real>::fill(int32_t* slot_offsets_out, int32_t* tile_offsets, int32_t* flatten_ids, int32_t* slots) const {
+    const IntersectionInputs<Real>& in = in_;
+    const std::vector<int32_t>&slot_offsets = slot_offsets_, &tile_of_slot = tile_of_slot_;
     const int64_t N = in.num_gaussians, tiles = int64_t(in.tile_columns) * in.tile_rows;
-    std::vector<int32_t> tile_of_slot(slot_offsets[in.num_cameras * N]);
-    parallel_ranges(in.num_cameras * N, kGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-            int32_t slot = slot_offsets[i];
-            if (slot_offsets[i + 1] > slot) for_each_tile(in, i, [&](int tile) { tile_of_slot[slot++] = tile; });
-        }
-    });
+    std::copy(slot_offsets.begin(), slot_offsets.end(), slot_offsets_out);
     int32_t base = 0;
     for (int64_t c = 0; c < in.num_cameras; ++c) {
         std::vector<int32_t> order;
@@ -126,9 +126,7 @@ void fill_intersections(const IntersectionInputs<Real>& in, const int32_t* slot_
     tile_offsets[in.num_cameras * tiles] = base;
 }
 
-template int64_t count_intersections(const IntersectionInputs<float>&, int32_t*);
-template int64_t count_intersections(const IntersectionInputs<double>&, int32_t*);
-template void fill_intersections(const IntersectionInputs<float>&, const int32_t*, int32_t*, int32_t*, int32_t*);
-template void fill_intersections(const IntersectionInputs<double>&, const int32_t*, int32_t*, int32_t*, int32_t*);
+template class Intersections<float>;
+template class Intersections<double>;
 
 }  // namespace spatial

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace spatial {
 
@@ -12,14 +13,22 @@ struct IntersectionInputs {
     int tile_size, tile_columns, tile_rows;
 };
 
-// Tiles that each Gaussian touches, and where its slots begin: slot_offsets[i] … slot_offsets[i + 1], in the order of
-// (camera, Gaussian). Returns the number of slots.
+// The tiles of every Gaussian, found once; `fill` then sorts them into lists that the caller has made room for.
 template <class Real>
-int64_t count_intersections(const IntersectionInputs<Real>& in, int32_t* slot_offsets /* [C·N + 1] */);
+class Intersections {
+  public:
+    explicit Intersections(const IntersectionInputs<Real>& in);
 
-// Lists by (camera, tile), nearest first (equal depths by index): the Gaussian's index c·N + n, and its slot.
-template <class Real>
-void fill_intersections(const IntersectionInputs<Real>& in, const int32_t* slot_offsets,
-                        int32_t* tile_offsets /* [C·tiles + 1] */, int32_t* flatten_ids, int32_t* slots);
+    int64_t size() const { return int64_t(tile_of_slot_.size()); }
+
+    // Lists by (camera, tile), nearest first (equal depths by index): the Gaussian's index c·N + n, and its slot. A slot
+    // is an intersection's place in the order of (camera, Gaussian); Gaussian i's begin at slot_offsets[i].
+    void fill(int32_t* slot_offsets /* [C·N + 1] */, int32_t* tile_offsets /* [C·tiles + 1] */, int32_t* flatten_ids,
+              int32_t* slots) const;
+
+  private:
+    IntersectionInputs<Real> in_;
+    std::vector<int32_t> slot_offsets_, tile_of_slot_;
+};
 
 }  // namespace spatial

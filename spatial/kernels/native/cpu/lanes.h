@@ -127,6 +127,15 @@ SPATIAL_HD Real sum_of(Lanes<Real, W> a) {
 }
 
 template <class Real, int W>
+SPATIAL_HD Lanes<Real, W> minimum(Lanes<Real, W> a, Lanes<Real, W> b) {
+    return a.raw < b.raw ? a.raw : b.raw;  // one instruction in this form
+}
+template <class Real, int W>
+SPATIAL_HD Lanes<Real, W> maximum(Lanes<Real, W> a, Lanes<Real, W> b) {
+    return a.raw > b.raw ? a.raw : b.raw;
+}
+
+template <class Real, int W>
 SPATIAL_HD Lanes<Real, W> square_root(Lanes<Real, W> a) {
     using Raw = typename Lanes<Real, W>::Raw;
 #if defined(__AVX512F__)
@@ -151,7 +160,7 @@ SPATIAL_HD Lanes<Real, W> square_root(Lanes<Real, W> a) {
 template <int W>
 SPATIAL_HD Lanes<float, W> power_of_two(Lanes<float, W> x) {
     using L = Lanes<float, W>;
-    x = select(x < L(-120.0f), L(-120.0f), select(x > L(120.0f), L(120.0f), x));
+    x = minimum(maximum(x, L(-120.0f)), L(120.0f));
     const L magic(12582912.0f);
     const L shifted = x + magic;
     const L f = x - (shifted - magic);
