@@ -29,7 +29,7 @@ MIN_SIDE_PX = 16
 FULL_FRAME_DIAGONAL_MM = 43.2666  # of 36 mm × 24 mm, to which "35 mm equivalent" refers (CIPA DCG-001)
 
 # EXIF tags
-ORIENTATION, MAKE_EXIF_IFD = 0x0112, 0x8769
+ORIENTATION, EXIF_IFD = 0x0112, 0x8769
 FOCAL_LENGTH, FOCAL_LENGTH_35MM = 0x920A, 0xA405
 FOCAL_PLANE_X_RESOLUTION, FOCAL_PLANE_UNIT, EXIF_WIDTH = 0xA20E, 0xA210, 0xA002
 DATE_TIME_ORIGINAL, SUB_SECONDS, OFFSET_TIME = 0x9003, 0x9291, 0x9011
@@ -48,6 +48,7 @@ class Photo:
         focal_px: focal length in stored pixels by EXIF, None where unknown.
         timestamp_us: capture time by EXIF in microseconds since 1970 (taken as UTC without an offset), None if unknown.
         content_hash: of the size and both ends of the file: cheap, and differs whenever a photo is replaced.
+        has_alpha: the file has a channel of transparency (which may be opaque all over).
     """
 
     path: Path
@@ -58,6 +59,7 @@ class Photo:
     focal_px: float | None = None
     timestamp_us: int | None = None
     content_hash: str = ""
+    has_alpha: bool = False
 
 
 def find_photos(root: Path, *, min_photos: int = 2) -> tuple[list[Photo], list[LeftOut]]:
@@ -128,8 +130,9 @@ def _read_header_and_decode(path: Path, name: str) -> Photo | LeftOut:
         if min(width, height) < MIN_SIDE_PX:
             return LeftOut(name, f"only {width}×{height} pixels; at least {MIN_SIDE_PX} on each side are needed")
         exif = image.getexif()
-        details = exif.get_ifd(MAKE_EXIF_IFD)
+        details = exif.get_ifd(EXIF_IFD)
         orientation = exif.get(ORIENTATION, 1)
+        has_alpha = image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info
         if isinstance(image, ImageFile.ImageFile):
             image.draft("RGB", (max(1, width // 8), max(1, height // 8)))
         image.load()
@@ -142,6 +145,7 @@ def _read_header_and_decode(path: Path, name: str) -> Photo | LeftOut:
         focal_px=_focal_px(details, width, height),
         timestamp_us=_timestamp_us(details),
         content_hash=_content_hash(path),
+        has_alpha=has_alpha,
     )
 
 

@@ -82,9 +82,7 @@ def wall(noise: Noise, points: Points, floor_z: float) -> Colors:
     color = torch.empty_like(points)
     is_low, is_rail = height < 0.87, (height >= 0.87) & (height < 0.94)
     color[:, is_low] = _boards(noise, points[:, is_low], along[is_low])
-    color[:, is_rail] = wood(
-        noise, torch.stack([along, height - 0.6, 0.1 * x])[:, is_rail], "4a2d18", "8a5a33"
-    )
+    color[:, is_rail] = wood(noise, torch.stack([along, height - 0.6, 0.1 * x])[:, is_rail], "4a2d18", "8a5a33")
     is_high = ~is_low & ~is_rail
     color[:, is_high] = _plaster(noise, points[:, is_high], side[is_high])
     u, v = along - 0.35 * torch.sin(side * 2.1), height - 1.45
@@ -119,7 +117,9 @@ def _painting(noise: Noise, canvas: Points, side: Tensor, inside: Tensor) -> Col
     level = canvas[1] * 3.2 + 0.55 * flow + 0.25 * detail
     layers = torch.cat([rgb(c) for c in ("2b3a2e", "5d6b3f", "b08a4a", "c9b48a", "8fa3ad", "d8d2c2")], 1)
     layer = ((level + 1.5) * 2 + 0.8 * side).remainder(6.0)
-    paint = mix(layers[:, layer.long() % 6], layers[:, (layer.long() + 1) % 6], smoothstep(0.6, 1.0, layer.remainder(1.0)))
+    paint = mix(
+        layers[:, layer.long() % 6], layers[:, (layer.long() + 1) % 6], smoothstep(0.6, 1.0, layer.remainder(1.0))
+    )
     paint = paint * (1 + 0.20 * noise.cloud(canvas, 0.2)).clamp_min(0.3)
     frame = rgb("3a2616") * (1 + 0.25 * noise.cloud(canvas, 0.1)).clamp_min(0.3)
     return mix(frame, paint, smoothstep(0.052, 0.058, inside))

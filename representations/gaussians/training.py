@@ -42,6 +42,8 @@ class LitGaussians(lightning.LightningModule):
         extent: size of the scene in world units; learning rates of positions scale with it.
         view_names: names of the training photos, for messages and for exposures.
         means_lr, means_lr_final: of positions, times ``extent``, falling exponentially.
+        sh_rest_factor: learning rate of the bands beyond the first, relative to ``sh_lr``.
+        final_factor: what the other learning rates have fallen to, exponentially, at the end.
         sh_degree_until: share of the training after which all SH bands are in use, one more at a time.
         coarse_until: share of the training before which images are smaller: 1/4, then 1/2, then full.
         ssim_weight: of the loss; the rest is L1.
@@ -65,6 +67,7 @@ class LitGaussians(lightning.LightningModule):
         opacities_lr: float = 5e-2,
         sh_lr: float = 2.5e-3,
         sh_rest_factor: float = 0.05,
+        final_factor: float = 0.1,
         sh_degree_until: float = 0.5,
         coarse_until: float = 0.3,
         coarsest: int = 4,
@@ -84,7 +87,7 @@ class LitGaussians(lightning.LightningModule):
         self.learning_rates = {
             "quats": quats_lr, "log_scales": scales_lr, "logit_opacities": opacities_lr, "sh": sh_lr,
         }  # fmt: skip
-        self.sh_rest_factor, self.sh_degree_until = sh_rest_factor, sh_degree_until
+        self.sh_rest_factor, self.final_factor, self.sh_degree_until = sh_rest_factor, final_factor, sh_degree_until
         self.coarse_until, self.coarsest = coarse_until, coarsest
         self.ssim_weight, self.opacity_reg, self.scale_reg = ssim_weight, opacity_reg, scale_reg
         self.random_background = random_background
@@ -194,6 +197,8 @@ class LitGaussians(lightning.LightningModule):
     def _set_learning_rates(self, optimizer: VisibleAdam, step: int) -> None:
         progress = min(1.0, step / self.schedule_steps)
         optimizer.param_groups[0]["lr"] = self.means_lr ** (1 - progress) * self.means_lr_final**progress
+        for group, lr in zip(optimizer.param_groups[1:], self.learning_rates.values(), strict=True):
+            group["lr"] = lr * self.final_factor**progress
         bases = (self.sh_degree(step) + 1) ** 2
         scales = torch.full((3 * bases,), self.sh_rest_factor)
         scales[:3] = 1

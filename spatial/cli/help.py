@@ -74,7 +74,7 @@ def verb_help(verb: Verb) -> str:
 def table(rows: dict[str, str]) -> Iterator[str]:
     """Two columns, the second wrapped to the terminal; a first column that is too long gets a line of its own."""
     total = max(60, min(shutil.get_terminal_size((110, 24)).columns, 120))
-    width = min(max((len(name) for name in rows), default=0), 38)
+    width = min(max((len(name) for name in rows), default=0), 44)
     for name, text in rows.items():
         wrapped = textwrap.wrap(text, total - width - 4) or [""]
         if len(name) > width:

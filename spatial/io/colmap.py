@@ -16,7 +16,7 @@ from spatial.errors import SpatialError
 from spatial.io.atomic import atomic_path
 from spatial.io.image_index import ImageIndex
 from spatial.io.posed_photos import PosedPhoto, PosedPhotos, empty_points
-from spatial.structures import LeftOut, PointCloud, View
+from spatial.structures import Camera, LeftOut, PointCloud, View
 
 MODEL_FOLDERS = ("sparse", "colmap/sparse", "distorted/sparse", ".")
 IMAGE_FOLDERS = ("images", "images_2", "images_4", "images_8", "input", ".")
@@ -127,6 +127,18 @@ def write_colmap_model(folder: Path, views: Sequence[View], points: PointCloud) 
         temporary.mkdir(parents=True)
         model.write_binary(str(temporary))
         _assert_same(_read_model(temporary), views, points)
+
+
+def read_pinhole_cameras(folder: Path) -> list[Camera]:
+    """Cameras of a model that `write_colmap_model` wrote, by image name."""
+    model = _read_model(folder)
+    cameras = []
+    for image in sorted(model.images.values(), key=lambda image: image.name):
+        lens, pose = model.cameras[image.camera_id], torch.eye(4, dtype=torch.float64)
+        pose[:3] = torch.from_numpy(image.cam_from_world().matrix())
+        K = torch.from_numpy(lens.calibration_matrix().copy())
+        cameras.append(Camera(K, pose, lens.width, lens.height))
+    return cameras
 
 
 def _is_model(folder: Path) -> bool:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pycolmap
+from jaxtyping import Float
+
+from data.captures.photos import Photo
+from data.captures.sfm.features import Features
+from data.captures.sfm.matching import Matches, Pair
 
 # pycolmap speaks through glog, whose settings are the process's own.
 _LOG = pycolmap.logging
@@ -39,14 +45,57 @@ def map_globally(database: Path, image_root: Path, output: Path, *, seed: int = 
     return _sorted_models(pycolmap.global_mapping(database, image_root, output, options))
 
 
-def finish_model(model: pycolmap.Reconstruction, image_root: Path) -> None:
-    """One full bundle adjustment, then errors and colours of the points; changes ``model``."""
+def finish_model(model: pycolmap.Reconstruction) -> None:
+    """One full bundle adjustment, then the errors of the points; changes ``model``."""
+    config = pycolmap.BundleAdjustmentConfig()
+    for image_id in model.reg_image_ids():
+        config.add_image(image_id)
+    config.fix_gauge(pycolmap.BundleAdjustmentGauge.TWO_CAMS_FROM_WORLD)
     options = pycolmap.BundleAdjustmentOptions()
     options.print_summary = False
     options.ceres.solver_options.num_threads = 1  # sums in one order: the same bits in every run
-    pycolmap.bundle_adjustment(model, options)
+    # Not pycolmap.bundle_adjustment, which turns logging to the terminal on.
+    pycolmap.create_default_bundle_adjuster(options, config, model).solve()
     model.update_point_3d_errors()
-    model.extract_colors_for_all_images(image_root)
+
+
+def epipolar_agreement(
+    model: pycolmap.Reconstruction,
+    photos: Sequence[Photo],
+    features: Sequence[Features],
+    matches: Mapping[Pair, Matches],
+    *,
+    max_error_px: float,
+) -> float:
+    """Share of the matches between placed photos that lie within ``max_error_px`` of the epipolar lines by ``model``."""
+    images = {image.name: image for image in model.images.values() if image.has_pose}
+    placed = [images.get(photo.name) for photo in photos]
+    agreeing = total = 0
+    for (first, second), pair in matches.items():
+        left, right = placed[first], placed[second]
+        if left is None or right is None:
+            continue
+        rays = [
+            image.camera.cam_from_img(features[index].xy[column].astype(np.float64))
+            for image, index, column in ((left, first, pair.indices[:, 0]), (right, second, pair.indices[:, 1]))
+        ]
+        right_from_left = right.cam_from_world() * left.cam_from_world().inverse()
+        essential = pycolmap.essential_matrix_from_pose(right_from_left)
+        errors = sampson_errors(rays[0], rays[1], essential)
+        agreeing += int((errors < max_error_px / left.camera.mean_focal_length()).sum())
+        total += len(errors)
+    return agreeing / max(total, 1)
+
+
+def sampson_errors(
+    first: Float[np.ndarray, "N 2"], second: Float[np.ndarray, "N 2"], essential: Float[np.ndarray, "3 3"]
+) -> Float[np.ndarray, "N"]:
+    """Distance of each match to the nearest one that fulfils x₂ᵀ E x₁ = 0, to first order (Sampson 1982)."""
+    ones = np.ones((len(first), 1))
+    x1, x2 = np.hstack([first, ones]), np.hstack([second, ones])
+    lines2, lines1 = x1 @ essential.T, x2 @ essential
+    gradient = (lines2[:, :2] ** 2).sum(1) + (lines1[:, :2] ** 2).sum(1)
+    return np.abs((x2 * lines2).sum(1)) / np.sqrt(np.maximum(gradient, 1e-30))
 
 
 @contextlib.contextmanager

@@ -7,16 +7,17 @@ further than pairs, since COLMAP joins matches transitively.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import cv2
 import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt32
 from scipy.sparse.csgraph import minimum_spanning_tree
+from threadpoolctl import threadpool_limits
 
 from data.captures.sfm.features import Features
 
@@ -25,6 +26,7 @@ MIN_INLIER_SHARE = 0.3  # true pairs keep 0.6 to 0.95 of their mutual nearest ne
 MAX_DISTANCE = 0.7  # COLMAP's, between unit descriptors
 
 Pair = tuple[int, int]
+Result = TypeVar("Result")
 
 
 class Matches(NamedTuple):
@@ -85,9 +87,8 @@ def count_overlaps(features: Sequence[Features], pairs: Sequence[Pair]) -> Int[n
         return len(match_descriptors(largest[pair[0]], largest[pair[1]]))
 
     counts = np.zeros((len(features), len(features)), np.int64)
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for (first, second), number in zip(pairs, pool.map(count, pairs), strict=True):
-            counts[first, second] = counts[second, first] = number
+    for (first, second), number in zip(pairs, _in_parallel(count, pairs), strict=True):
+        counts[first, second] = counts[second, first] = number
     return counts
 
 
@@ -101,9 +102,8 @@ def match_pairs(
         indices = match_descriptors(first.descriptors, second.descriptors, max_ratio=max_ratio)
         return verify_matches(first.xy, second.xy, indices, max_error_px=max_error_px)
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        found = zip(pairs, pool.map(match, pairs), strict=True)
-        return {pair: matches for pair, matches in found if matches is not None}
+    found = zip(pairs, _in_parallel(match, pairs), strict=True)
+    return {pair: matches for pair, matches in found if matches is not None}
 
 
 def match_descriptors(
@@ -151,6 +151,12 @@ def verify_matches(
     if len(kept) < max(MIN_INLIERS, MIN_INLIER_SHARE * len(indices)):
         return None
     return Matches(np.ascontiguousarray(kept), matrix)
+
+
+def _in_parallel(judge: Callable[[Pair], Result], pairs: Sequence[Pair]) -> list[Result]:
+    """``judge`` of each pair, one pair a thread: faster than one pair on all threads, whose parts are too small."""
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return list(pool.map(judge, pairs))
 
 
 def _spanning_tree(counts: Int[np.ndarray, "P P"]) -> set[Pair]:

@@ -6,6 +6,7 @@ import struct
 import numpy as np
 import pytest
 import torch
+
 from spatial.errors import SpatialError
 from spatial.geometry.sh_rotation import half_turn_about_x
 from spatial.io.spz import read_spz, write_spz

@@ -1,0 +1,139 @@
+"""Verbs on a finished scene, be it a run's folder or any splat file: evaluate, render, view, export, compare."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from representations.gaussians.evaluation import evaluate_views
+from representations.gaussians.products import export_scene, write_video
+from representations.gaussians.reconstruction import Split
+from representations.gaussians.rendering import render as render_camera
+from spatial.errors import SpatialError
+from spatial.geometry.camera_path import look_at
+from spatial.io.atomic import write_json_atomic
+from spatial.io.gaussian_files import load_gaussians
+from spatial.report import viewer
+from spatial.structures import Camera, Capture, Gaussians
+from spatial.training.run_folder import read_config
+
+logger = logging.getLogger(__name__)
+
+
+def evaluate(*, input: str, load_capture: Callable[..., Capture], data: Callable[..., Any], out: str | None = None) -> dict:
+    """Scores of a run's scene on its held-out photos, printed, and written to ``out`` where given."""
+    run, split = Path(input), run_views(input, load_capture, data)
+    result = evaluate_views(load_gaussians(scene_file(input)), split.held_out, scale=split.scale)
+    if not result.scores:
+        raise SpatialError(f"{run} held out no photo (data.hold_out_every=0), so there is nothing to measure by")
+    numbers = {
+        "psnr": result.psnr, "ssim": result.ssim, "lpips": result.lpips,
+        "lpips_missing_because": result.lpips_reason or None, "views": [score.__dict__ for score in result.scores],
+    }  # fmt: skip
+    for score in result.scores:
+        logger.info("%s: PSNR %.2f dB, SSIM %.3f", score.name, score.psnr, score.ssim)
+    logger.info("mean of %d: PSNR %.2f dB, SSIM %.3f", len(result.scores), result.psnr, result.ssim)
+    if out is not None:
+        write_json_atomic(Path(out), numbers)
+    return numbers
+
+
+def render(*, input: str, out: str | None = None, seconds: float = 6.0, longest_side: int = 720) -> Path:
+    """A video along a path near the captured cameras; around the scene where only a splat file is given."""
+    gaussians = load_gaussians(scene_file(input))
+    path = Path(out) if out is not None else Path(input) / "orbit.mp4" if Path(input).is_dir() else Path("orbit.mp4")
+    write_video(path, gaussians, scene_cameras(input, gaussians, longest_side), seconds)
+    logger.info("wrote %s", path)
+    return path
+
+
+def view(*, input: str, load_capture: Callable[..., Capture], host: str = "127.0.0.1", port: int = 8080) -> None:
+    """Opens the scene in a browser, with the capture's photos where a run is given."""
+    gaussians = load_gaussians(scene_file(input))
+    views = _capture_of(input, load_capture).views if Path(input).is_dir() else []
+    viewer.view(lambda camera: render_camera(gaussians, camera), views, host=host, port=port, title=Path(input).stem)
+
+
+def export(
+    *, input: str, load_capture: Callable[..., Capture], data: Callable[..., Any], formats: Sequence[str],
+    out: str | None = None,
+) -> Path:  # fmt: skip
+    """Writes ``scene.<format>`` for each format and says what each costs in size and, for a run, in held-out PSNR."""
+    source = scene_file(input)
+    folder = Path(out) if out is not None else source.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    split = run_views(input, load_capture, data) if Path(input).is_dir() else Split([], [], 0, 1.0)
+    for item in export_scene(folder, load_gaussians(source), formats, split.held_out, split.scale):
+        cost = "" if item.psnr is None else f", {item.psnr:.2f} dB on held-out photos"
+        logger.info("%s: %.2f MB%s", folder / item.path, item.num_bytes / 1e6, cost)
+    return folder
+
+
+def compare(
+    *, input: str, load_capture: Callable[..., Capture], compare_with_truth: Callable[..., dict[str, Any]]
+) -> dict[str, Any]:
+    """Errors of a run of a synthetic capture against its truth: poses, depth; written to the run's truth.json."""
+    run = Path(input)
+    gaussians = load_gaussians(scene_file(input))
+    photos = Path(read_config(run)["input"])
+    capture = _capture_of(input, load_capture, max_image_size=None)
+
+    def depth(camera: Camera) -> Float[Tensor, "H W"]:
+        seen = render_camera(gaussians, camera)
+        return torch.where(seen.alphas > 0.5, seen.depths, 0)[..., 0]
+
+    numbers = compare_with_truth(capture.views, photos.parent / "truth", depth)
+    metrics = json.loads((run / "metrics.json").read_text("utf-8"))
+    write_json_atomic(run / "truth.json", {**numbers, "psnr": metrics["psnr"]})
+    logger.info("%s Held-out PSNR %.2f dB.", numbers["text"], metrics["psnr"])
+    return numbers
+
+
+def scene_file(input: str) -> Path:
+    """The splat file that ``input`` names: itself, or the scene.ply of a run."""
+    path = Path(input)
+    if not path.exists():
+        raise SpatialError(f"{path} does not exist: give the folder of a run or a splat file")
+    if not path.is_dir():
+        return path
+    if not (path / "scene.ply").exists():
+        raise SpatialError(f"{path} holds no scene.ply: is it the folder of a finished run?")
+    return path / "scene.ply"
+
+
+def run_views(input: str, load_capture: Callable[..., Capture], data: Callable[..., Any]) -> Split:
+    """The views that a run was trained and judged on, loaded as its configuration says."""
+    config = read_config(input)
+    options = {key: value for key, value in config.get("data", {}).items() if not key.startswith("_")}
+    return Split.of(data(_capture_of(input, load_capture).views, seed=config["seed"], **options))
+
+
+def _capture_of(input: str, load_capture: Callable[..., Capture], **overrides: Any) -> Capture:
+    config = read_config(input)
+    options = {key: value for key, value in config["load_capture"].items() if not key.startswith("_")} | overrides
+    return load_capture(Path(config["input"]), work_dir=Path(input) / "poses", seed=config["seed"], **options)
+
+
+def scene_cameras(input: str, gaussians: Gaussians, longest_side: int) -> list[Camera]:
+    """A run's cameras from its COLMAP model, or for a splat file a ring around the middle of the scene."""
+    model = Path(input) / "sparse" / "0"
+    if model.is_dir():
+        from spatial.io.colmap import read_pinhole_cameras
+
+        return read_pinhole_cameras(model)
+    centre = gaussians.means.median(0).values.double().numpy()
+    radius = 2.5 * np.median(np.linalg.norm(gaussians.means.double().numpy() - centre, axis=-1))
+    side = longest_side
+    K = torch.tensor([[0.9 * side, 0, side / 2], [0, 0.9 * side, side * 0.375], [0, 0, 1]], dtype=torch.float64)
+    angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+    up = np.array([0.0, -1.0, 0.0])  # y down, as in most captures
+    offsets = [radius * np.array([np.sin(angle), -0.25, np.cos(angle)]) for angle in angles]
+    return [look_at(centre + offset, centre, up, K=K, width=side, height=side * 3 // 4) for offset in offsets]

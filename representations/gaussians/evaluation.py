@@ -1,0 +1,71 @@
+"""How well a scene renders photos that it was not trained on, with the protocol in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, UInt8
+
+from representations.gaussians.rendering import render
+from spatial.metrics.image import lpips, psnr, round_to_8_bit, ssim
+from spatial.report.html import ViewScore
+from spatial.structures import Gaussians, View
+
+
+class Evaluation(NamedTuple):
+    """Scores by view, and why LPIPS is missing where it is."""
+
+    scores: list[ViewScore]
+    lpips_reason: str
+
+    @property
+    def psnr(self) -> float | None:
+        return float(np.mean([score.psnr for score in self.scores])) if self.scores else None
+
+    @property
+    def ssim(self) -> float | None:
+        return float(np.mean([score.ssim for score in self.scores])) if self.scores else None
+
+    @property
+    def lpips(self) -> float | None:
+        values = [score.lpips for score in self.scores if score.lpips is not None]
+        return float(np.mean(values)) if values else None
+
+
+def evaluate_views(gaussians: Gaussians, views: Sequence[View], *, scale: float, with_lpips: bool = True) -> Evaluation:
+    """Renders every view at ``scale`` of its photo, rounds to 8 bit, and compares. Masked pixels do not count."""
+    scores, reason = [], ""
+    for view in views:
+        truth, mask, picture = photo_and_render(gaussians, view, scale)
+        target, shown = torch.from_numpy(truth).float() / 255, torch.from_numpy(picture).float() / 255
+        kept = None if mask is None else torch.from_numpy(mask)
+        perceptual = None
+        if with_lpips:
+            perceptual, reason = lpips(shown, target)
+        scores.append(ViewScore(view.name, psnr(shown, target, kept), ssim(shown, target, kept), perceptual))
+    return Evaluation(scores, reason)
+
+
+def photo_and_render(
+    gaussians: Gaussians, view: View, scale: float
+) -> tuple[UInt8[np.ndarray, "H W 3"], Bool[np.ndarray, "H W"] | None, UInt8[np.ndarray, "H W 3"]]:
+    """A photo, its mask, and the scene seen from its camera, all at ``scale``."""
+    truth, mask = view.load(scale)
+    camera = view.camera.resized(truth.shape[1], truth.shape[0])
+    picture = round_to_8_bit(render(gaussians, camera).colors)
+    return truth, mask, (picture * 255).round().to(torch.uint8).numpy()
+
+
+def protocol(*, every: int, num_held_out: int, num_views: int, scale_note: str) -> str:
+    """What the numbers mean, in sentences."""
+    if not num_held_out:
+        return "Nothing was held out, so no quality is measured."
+    return (
+        f"Every {every}th of {num_views} photos by sorted name, the first included, was held out: {num_held_out} photos. "
+        f"{scale_note} Renders are rounded to 8 bit. PSNR and SSIM (11-tap Gaussian window of sigma 1.5, windows inside "
+        "the image) are means over photos of display sRGB in [0, 1]; pixels outside a mask do not count. "
+        "LPIPS is the alex network's."
+    )
