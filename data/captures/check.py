@@ -20,11 +20,11 @@ from spatial.structures import Camera, View
 
 logger = logging.getLogger(__name__)
 
-LONGEST_SIDE_PX = 640
+LONGEST_SIDE_PX = 560
 TOLERANCE = 0.01  # of the image's diagonal: poses by phones and depth cameras are that coarse
 MIN_MATCHES = 15  # of a pair, for its share of agreeing matches to say anything
 MIN_AGREEMENT = 0.25  # right poses: 0.7 and more; chance: about 0.05
-MAX_ANGLE_RAD = np.radians(50)
+MAX_ANGLE_RAD = np.radians(50)  # between directions of view, for two photos to count as neighbours
 
 
 class PairAgreement(NamedTuple):
@@ -36,12 +36,21 @@ class PairAgreement(NamedTuple):
     agreement: float
 
 
-def check_poses(views: Sequence[View], *, num_pairs: int = 8) -> list[PairAgreement]:
+class Features(NamedTuple):
+    """Key points of one view: pixels [N, 2] of ``camera``'s image, descriptors [N, 128]."""
+
+    name: str
+    camera: Camera
+    points: Float[np.ndarray, "N 2"]
+    descriptors: Float[np.ndarray, "N 128"]
+
+
+def check_poses(views: Sequence[View], *, num_pairs: int = 6) -> list[PairAgreement]:
     """Compares neighbouring photos with their poses. Too few matches to tell: a logged note, and the benefit of doubt.
 
     Args:
         views: the capture.
-        num_pairs: pairs to match, spread over the capture (about 0.15 s each).
+        num_pairs: pairs to match, spread over the capture (about 0.2 s each).
 
     Returns:
         What each pair with enough matches said.
@@ -49,9 +58,9 @@ def check_poses(views: Sequence[View], *, num_pairs: int = 8) -> list[PairAgreem
     Raises:
         SpatialError: most pairs disagree: poses and images do not belong together.
     """
-    measured = [
-        measure_pair(views[i], views[j]) for i, j in neighbour_pairs([view.camera for view in views], num_pairs)
-    ]
+    pairs = neighbour_pairs([view.camera for view in views], num_pairs)
+    features = {i: detect(views[i]) for i in sorted({i for pair in pairs for i in pair})}
+    measured = [measure_pair(features[i], features[j]) for i, j in pairs]
     telling = [pair for pair in measured if pair.num_matches >= MIN_MATCHES]
     if len(telling) < min(3, len(views) - 1):
         logger.info("poses not checked against the images: neighbouring photos have too little in common")
@@ -76,6 +85,18 @@ def check_poses(views: Sequence[View], *, num_pairs: int = 8) -> list[PairAgreem
     return telling
 
 
+def detect(view: View) -> Features:
+    """SIFT of the view at low resolution, outside of what its mask leaves out."""
+    scale = min(1.0, LONGEST_SIDE_PX / max(view.camera.width, view.camera.height))
+    image, mask = view.load(scale)
+    allowed = None if mask is None else mask.astype(np.uint8) * 255
+    sift = cv2.SIFT_create(nfeatures=1000)  # type: ignore[attr-defined]
+    keypoints, descriptors = sift.detectAndCompute(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), allowed)
+    points = np.array([keypoint.pt for keypoint in keypoints]).reshape(-1, 2) + 0.5  # OpenCV: centres at whole numbers
+    camera = view.camera.resized(image.shape[1], image.shape[0])
+    return Features(view.name, camera, points, np.zeros((0, 128), np.float32) if descriptors is None else descriptors)
+
+
 def neighbour_pairs(cameras: Sequence[Camera], num_pairs: int) -> list[tuple[int, int]]:
     """Pairs that see much the same from places apart: for views spread over the capture, a near one but not a twin."""
     positions = np.array([camera.position.double().numpy() for camera in cameras])
@@ -94,17 +115,14 @@ def neighbour_pairs(cameras: Sequence[Camera], num_pairs: int) -> list[tuple[int
     return list(pairs)
 
 
-def measure_pair(first: View, second: View) -> PairAgreement:
+def measure_pair(first: Features, second: Features) -> PairAgreement:
     """Matches two photos and measures the share within tolerance of the epipolar lines by their poses."""
-    loaded = [_features(view) for view in (first, second)]
-    (camera_a, points_a, descriptors_a), (camera_b, points_b, descriptors_b) = loaded
-    if len(points_a) < MIN_MATCHES or len(points_b) < MIN_MATCHES:
-        return PairAgreement(first.name, second.name, 0, 0.0)
-    matches = _mutual_matches(descriptors_a, descriptors_b)
+    matches = _mutual_matches(first.descriptors, second.descriptors)
     if not len(matches):
         return PairAgreement(first.name, second.name, 0, 0.0)
-    errors = epipolar_distances_px(camera_a, camera_b, points_a[matches[:, 0]], points_b[matches[:, 1]])
-    limit = TOLERANCE * np.hypot(camera_b.width, camera_b.height)
+    points_first, points_second = first.points[matches[:, 0]], second.points[matches[:, 1]]
+    errors = epipolar_distances_px(first.camera, second.camera, points_first, points_second)
+    limit = TOLERANCE * np.hypot(second.camera.width, second.camera.height)
     return PairAgreement(first.name, second.name, len(matches), float((errors < limit).mean()))
 
 
@@ -122,19 +140,10 @@ def epipolar_distances_px(
     return np.abs(signed) / np.maximum(np.hypot(lines[:, 0], lines[:, 1]), 1e-12)
 
 
-def _features(view: View) -> tuple[Camera, np.ndarray, np.ndarray]:
-    scale = min(1.0, LONGEST_SIDE_PX / max(view.camera.width, view.camera.height))
-    image, mask = view.load(scale)
-    camera = view.camera.resized(image.shape[1], image.shape[0])
-    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
-    allowed = None if mask is None else mask.astype(np.uint8) * 255
-    keypoints, descriptors = cv2.SIFT_create(nfeatures=1500).detectAndCompute(grey, allowed)  # type: ignore[attr-defined]
-    points = np.array([keypoint.pt for keypoint in keypoints]).reshape(-1, 2) + 0.5  # OpenCV: centres at whole numbers
-    return camera, points, descriptors if descriptors is not None else np.zeros((0, 128), np.float32)
-
-
 def _mutual_matches(first: np.ndarray, second: np.ndarray, *, ratio: float = 0.8) -> np.ndarray:
     """Pairs of indices that are each other's nearest and pass Lowe's ratio test."""
+    if min(len(first), len(second)) < 2:
+        return np.zeros((0, 2), int)
     similarity = _unit(first) @ _unit(second).T
     distances = np.sqrt(np.maximum(0, 2 - 2 * similarity))
     best = distances.argmin(axis=1)

@@ -65,7 +65,7 @@ def make_views(
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         read = list(pool.map(lambda item: known.get(item.name) or read_photo(item.path, item.name), posed))
     maps: ByteCache[UndistortionMap] = ByteCache(MAP_CACHE_BYTES)
-    pinholes: dict[tuple, Pinhole] = {}
+    pinholes: dict[tuple, tuple[Pinhole, bool]] = {}
     views: list[View] = []
     left_out: list[LeftOut] = []
     misfits: list[LeftOut] = []  # of another shape than their camera
@@ -107,6 +107,7 @@ class PhotoLoader:
         photo: the file.
         fitted: its lens.
         pinhole: the undistorted image at full size, before ``fitted.turns_after``.
+        distorts: the lens differs from the pinhole.
         base_size: (width, height) of the returned image at scale 1.
         mask_path: file whose white pixels belong to the scene.
         maps: undistortion maps, shared by photos of the same lens.
@@ -115,6 +116,7 @@ class PhotoLoader:
     photo: Photo
     fitted: FittedLens
     pinhole: Pinhole
+    distorts: bool
     base_size: tuple[int, int]
     mask_path: Path | None
     maps: ByteCache[UndistortionMap]
@@ -187,7 +189,7 @@ class PhotoLoader:
 
     def _map(self, width: int, height: int) -> UndistortionMap | None:
         lens, full = self.fitted.lens, self.pinhole
-        if is_pinhole(lens):
+        if not self.distorts:
             return None
         key = (lens.model_name, lens.params.tobytes(), lens.width, lens.height, width, height)
         mapping = self.maps.get(key)
@@ -229,19 +231,19 @@ def _view(
     fitted: FittedLens,
     mask_path: Path | None,
     maps: ByteCache[UndistortionMap],
-    pinholes: dict[tuple, Pinhole],
+    pinholes: dict[tuple, tuple[Pinhole, bool]],
     max_image_size: int | None,
 ) -> View:
     key = (fitted.lens.model_name, fitted.lens.params.tobytes(), fitted.width, fitted.height)
     if key not in pinholes:
-        pinholes[key] = pinhole_for(fitted.lens)
-    pinhole = pinholes[key]
+        pinholes[key] = pinhole_for(fitted.lens), not is_pinhole(fitted.lens)
+    pinhole, distorts = pinholes[key]
     camera = upright_camera(pinhole, item.camera_from_world, fitted.turns_after)
     longest = max(camera.width, camera.height)
     if max_image_size is not None and longest > max_image_size:
         scale = max_image_size / longest
         camera = camera.resized(max(1, round(camera.width * scale)), max(1, round(camera.height * scale)))
-    loader = PhotoLoader(photo, fitted, pinhole, (camera.width, camera.height), mask_path, maps)
+    loader = PhotoLoader(photo, fitted, pinhole, distorts, (camera.width, camera.height), mask_path, maps)
     return View(item.name, camera, loader, photo.timestamp_us, photo.path)
 
 

@@ -101,7 +101,7 @@ def write_video(path: Path, gaussians: Gaussians, cameras: Sequence[Camera], sec
         cameras, num_frames=round(seconds * FRAMES_PER_SECOND), width=width, height=height
     )
     poster = picture_of(gaussians, path_cameras[0])
-    write_frames((picture_of(gaussians, camera) for camera in path_cameras), path, fps=FRAMES_PER_SECOND)
+    write_frames(path, (picture_of(gaussians, camera) for camera in path_cameras), fps=FRAMES_PER_SECOND)
     return Video(path.name, poster)
 
 

@@ -120,7 +120,7 @@ def finish(
     with stage("pictures", seconds):
         pictures = write_pictures(run.path, gaussians, split.held_out or split.train, evaluation, split.scale)
     with stage("exports", seconds):
-        exported = export_scene(run.path, gaussians, exports, X.scale)
+        exported = export_scene(run.path, gaussians, exports, split.held_out, split.scale)
     with stage("video", seconds):
         video = _video(run.path / "orbit.mp4", gaussians, capture, video_seconds)
     words = protocol(

@@ -233,7 +233,7 @@ def _unregistered(index: ImageIndex, photos: list[PosedPhoto], models: list, use
 
 
 def _describe(model: Any, path: Path, folder: Path, found: int, given: int, num_models: int) -> str:
-    where = path.relative_to(folder).as_posix() if path.is_relative_to(folder) and path != folder else path.name
+    where = path.relative_to(folder).as_posix() if path != folder else "/".join(path.resolve().parts[-2:])
     largest = f", the largest of {num_models}" if num_models > 1 else ""
     points = f"{model.num_points3D():,} points"
     error = f", {model.compute_mean_reprojection_error():.2f} px" if model.num_points3D() else ""

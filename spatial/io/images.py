@@ -112,4 +112,4 @@ def _to_pixels(image: Image.Image) -> Pixels:
         rgba = np.asarray(image.convert("RGBA"))
         alpha = rgba[:, :, 3]
         return Pixels(np.ascontiguousarray(rgba[:, :, :3]), None if alpha.min() == 255 else alpha.copy())
-    return Pixels(np.asarray(image.convert("RGB")), None)
+    return Pixels(np.asarray(image if image.mode == "RGB" else image.convert("RGB")), None)
