@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from spatial.errors import SpatialError
 from spatial.structures import Camera, View
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 LONGEST_SIDE_PX = 560
 TOLERANCE = 0.01  # of the image's diagonal: poses by phones and depth cameras are that coarse
 MIN_MATCHES = 15  # of a pair, for its share of agreeing matches to say anything
-MIN_AGREEMENT = 0.25  # right poses: 0.7 and more; chance: about 0.05
+MIN_AGREEMENT = 0.4  # right poses: 0.7 and more; wrong ones: 0 to 0.1
 MAX_ANGLE_RAD = np.radians(50)  # between directions of view, for two photos to count as neighbours
 
 
@@ -116,14 +116,15 @@ def neighbour_pairs(cameras: Sequence[Camera], num_pairs: int) -> list[tuple[int
 
 
 def measure_pair(first: Features, second: Features) -> PairAgreement:
-    """Matches two photos and measures the share within tolerance of the epipolar lines by their poses."""
+    """Matches two photos: the share that lie near the epipolar lines by their poses and in front of both cameras."""
     matches = _mutual_matches(first.descriptors, second.descriptors)
     if not len(matches):
         return PairAgreement(first.name, second.name, 0, 0.0)
     points_first, points_second = first.points[matches[:, 0]], second.points[matches[:, 1]]
     errors = epipolar_distances_px(first.camera, second.camera, points_first, points_second)
     limit = TOLERANCE * np.hypot(second.camera.width, second.camera.height)
-    return PairAgreement(first.name, second.name, len(matches), float((errors < limit).mean()))
+    agrees = (errors < limit) & are_in_front(first.camera, second.camera, points_first, points_second)
+    return PairAgreement(first.name, second.name, len(matches), float(agrees.mean()))
 
 
 def epipolar_distances_px(
@@ -138,6 +139,26 @@ def epipolar_distances_px(
     lines = np.column_stack([points_first, np.ones(len(points_first))]) @ fundamental.T
     signed = (lines[:, :2] * points_second).sum(axis=1) + lines[:, 2]
     return np.abs(signed) / np.maximum(np.hypot(lines[:, 0], lines[:, 1]), 1e-12)
+
+
+def are_in_front(
+    first: Camera, second: Camera, points_first: Float[np.ndarray, "N 2"], points_second: Float[np.ndarray, "N 2"]
+) -> Bool[np.ndarray, "N"]:
+    """Whether the rays of matching points come nearest to each other in front of both cameras."""
+    a, b = _world_rays(first, points_first), _world_rays(second, points_second)
+    between = (second.position - first.position).double().numpy()
+    # Depths s, t that minimise |s a - (between + t b)|, by Cramer's rule.
+    aa, bb, ab = (a * a).sum(axis=1), (b * b).sum(axis=1), (a * b).sum(axis=1)
+    determinant = aa * bb - ab * ab
+    depth_first = (a @ between) * bb - (b @ between) * ab
+    depth_second = (a @ between) * ab - (b @ between) * aa
+    return (determinant > 0) & (depth_first > 0) & (depth_second > 0)
+
+
+def _world_rays(camera: Camera, points: Float[np.ndarray, "N 2"]) -> Float[np.ndarray, "N 3"]:
+    inverse = np.linalg.inv(camera.K.double().numpy())
+    rotation = camera.camera_from_world[:3, :3].double().numpy()
+    return np.column_stack([points, np.ones(len(points))]) @ inverse.T @ rotation
 
 
 def _mutual_matches(first: np.ndarray, second: np.ndarray, *, ratio: float = 0.8) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A small capture of the synthetic still life on disk: photos as a phone would leave them, and the truth beside them."""
+"""A small capture of the synthetic still life on disk: photos as a phone leaves them, and the truth beside them."""
 
 from __future__ import annotations
 

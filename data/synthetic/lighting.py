@@ -50,7 +50,7 @@ class Lighting:
     sun: Float[Tensor, "3"]
 
     def irradiance(self, points: Points, normals: Points) -> tuple[Float[Tensor, "3 N"], Float[Tensor, "N"]]:
-        """Light that reaches a surface, divided by pi (times albedo it is the outgoing radiance), and its sunlit share."""
+        """Light that reaches a surface, over pi (times albedo: the outgoing radiance), and its sunlit share."""
         sunlight = self._sunlight(points, normals)
         up = (0.5 + 0.5 * normals[2])[None]
         sky, bounce, sun = (points.new_tensor(c)[:, None] for c in (SKY_COLOR, BOUNCE_COLOR, SUN_COLOR))

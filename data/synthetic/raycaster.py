@@ -144,7 +144,9 @@ def _near_sphere(solid: Solid, origin: Tensor, directions: Points, squared: Tens
     return ((along > 0) & (along * along > gap * squared)).nonzero()[:, 0]
 
 
-def _march(solid: Solid, start: Points, directions: Points, inverse_length: Tensor, limit: Tensor) -> Tensor:
+def _march(
+    solid: Solid, start: Float[Tensor, "3 1"], directions: Points, inverse_length: Tensor, limit: Tensor
+) -> Tensor:
     """Depth of the first hit inside the solid's box, infinite where there is none before ``limit``."""
     half = directions.new_tensor(solid.half_size)[:, None] + 1e-5
     sides = torch.stack([(-half - start) / directions, (half - start) / directions])
@@ -168,7 +170,7 @@ def _march(solid: Solid, start: Points, directions: Points, inverse_length: Tens
     return _refined(solid, start, directions, depths)
 
 
-def _refined(solid: Solid, start: Points, directions: Points, depths: Tensor) -> Tensor:
+def _refined(solid: Solid, start: Float[Tensor, "3 1"], directions: Points, depths: Tensor) -> Tensor:
     """One Newton step along the rays that hit something: from a tenth of a millimetre to the limits of float32."""
     hit = depths.isfinite().nonzero()[:, 0]
     t, rays, step = depths[hit], directions[:, hit], 4e-4
@@ -181,7 +183,7 @@ def _refined(solid: Solid, start: Points, directions: Points, depths: Tensor) ->
 def _shade(
     scene: Scene, lighting: Lighting, origin: Tensor, rotation: Tensor, rays: Points, offsets: Float[Tensor, "S 2"]
 ) -> Shaded:
-    """Colour along camera-frame rays, the texture averaged over ``offsets`` of the ray on the surface's tangent plane."""
+    """Colour along camera-frame rays, the texture averaged over ``offsets`` of the ray on the tangent plane."""
     directions = rotation.T @ rays
     hits = trace(scene, origin, directions)
     points = origin[:, None] + hits.depths * directions

@@ -37,7 +37,7 @@ RUG_RADIUS_M = 1.55
 
 @dataclass(frozen=True)
 class Scene:
-    """Solids in a square room whose walls stand at x, y = ±``ROOM_HALF_M``; ``sun`` points from the scene to the light."""
+    """Solids in a square room whose walls stand at x, y = ±``ROOM_HALF_M``; ``sun`` points to the light."""
 
     solids: list[Solid]
     noise: Noise
@@ -78,7 +78,8 @@ def _table(noise: Noise) -> list[Solid]:
 
     def leg(points: Points) -> Tensor:
         foot = cylinder(points - points.new_tensor([0, 0, -height / 2 + 0.02])[:, None], 0.30, 0.02, 0.01)
-        return smooth_union(cylinder(points, 0.05, height / 2), foot, 0.12)
+        blended = smooth_union(cylinder(points, 0.05, height / 2), foot, 0.12)
+        return torch.maximum(blended, -points[2] - height / 2)  # the blend would swell into the floor
 
     return [
         Solid(
@@ -112,7 +113,7 @@ def _teapot(noise: Noise) -> Solid:
         # The handle must not reappear inside the pot; it is swallowed by the union there.
         pot = smooth_union(smooth_union(body, spout, 0.035), handle, 0.02)
         pot = smooth_union(smooth_union(pot, foot, 0.015), smooth_union(lid, knob, 0.014), 0.006)
-        return 0.85 * pot  # the ellipsoid's estimate may overshoot
+        return 0.78 * pot  # estimates of ellipsoids and tapered sticks grow up to a fifth too fast
 
     return Solid(
         distance,

@@ -37,7 +37,7 @@ class Noise:
     cells: Float[Tensor, "2 m m m"]
 
     def cloud(self, points: Float[Tensor, "3 N"], period: float) -> Float[Tensor, "N"]:
-        """Fractal noise with features from ``period`` / 3 down to ``period`` / 40, mean 0, standard deviation about 1."""
+        """Fractal noise with features from ``period`` / 3 down to ``period`` / 40, mean 0, standard deviation 1."""
         return lookup(self.fractal[:1], points, period)[0]
 
     def clouds(self, points: Float[Tensor, "3 N"], period: float) -> Float[Tensor, "2 N"]:
@@ -113,7 +113,7 @@ def _fractal_volume(generator: np.random.Generator) -> np.ndarray:
     )
     # In 3D a density of f^-2.3 gives octaves whose amplitude falls by about 0.6 each.
     weight = np.where((frequency >= 3) & (frequency <= 40), np.maximum(frequency, 1.0) ** -2.3, 0.0)
-    field = np.fft.irfftn(spectrum * weight, s=(n, n, n))
+    field = np.fft.irfftn(spectrum * weight, s=(n, n, n), axes=(0, 1, 2))
     return field / field.std()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import lightning
 import torch
@@ -19,6 +19,7 @@ from spatial.kernels.image_loss import l1_ssim_loss
 from spatial.structures import Gaussians
 
 
+@runtime_checkable
 class Densification(Protocol):
     """What a density-control strategy does around a step; see ``densification.py`` and ``mcmc.py``."""
 

@@ -84,7 +84,7 @@ def read_mask(path: Path) -> UInt8[np.ndarray, "H W"]:
     return pixels.alpha if pixels.alpha is not None else pixels.rgb.max(axis=2)
 
 
-def write_image(path: Path, image: UInt8[np.ndarray, "H W C"], *, quality: int = 95) -> None:
+def write_image(path: Path, image: UInt8[np.ndarray, "H W *channels"], *, quality: int = 95) -> None:
     """Writes [H, W, 3], [H, W, 4] or [H, W] uint8 in the format of the suffix; whole or not at all."""
     with atomic_path(path) as temporary:
         options = {"quality": quality, "subsampling": 0} if temporary.suffix.lower() in {".jpg", ".jpeg"} else {}

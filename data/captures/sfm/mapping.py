@@ -54,6 +54,8 @@ def finish_model(model: pycolmap.Reconstruction) -> None:
     options = pycolmap.BundleAdjustmentOptions()
     options.print_summary = False
     options.ceres.solver_options.num_threads = 1  # sums in one order: the same bits in every run
+    options.ceres.solver_options.max_num_iterations = 30
+    options.ceres.solver_options.function_tolerance = 1e-6
     # Not pycolmap.bundle_adjustment, which turns logging to the terminal on.
     pycolmap.create_default_bundle_adjuster(options, config, model).solve()
     model.update_point_3d_errors()
@@ -67,7 +69,7 @@ def epipolar_agreement(
     *,
     max_error_px: float,
 ) -> float:
-    """Share of the matches between placed photos that lie within ``max_error_px`` of the epipolar lines by ``model``."""
+    """Share of the matches between placed photos within ``max_error_px`` of the epipolar lines that ``model`` gives."""
     images = {image.name: image for image in model.images.values() if image.has_pose}
     placed = [images.get(photo.name) for photo in photos]
     agreeing = total = 0

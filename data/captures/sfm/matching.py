@@ -24,6 +24,7 @@ from data.captures.sfm.features import Features
 MIN_INLIERS = 15
 MIN_INLIER_SHARE = 0.3  # true pairs keep 0.6 to 0.95 of their mutual nearest neighbours, unrelated photos 0.2 or less
 MAX_DISTANCE = 0.7  # COLMAP's, between unit descriptors
+ROUNDING = 1e-6
 
 Pair = tuple[int, int]
 Result = TypeVar("Result")
@@ -121,8 +122,8 @@ def match_descriptors(
     mutual = best >= similarity.max(0)[nearest]
     similarity[rows, nearest] = -1.0
     second_best = similarity.max(1)
-    # For unit vectors the squared distance is 2 − 2 similarity.
-    distinct = (1 - best) < max_ratio**2 * (1 - second_best)
+    # For unit vectors the squared distance is 2 − 2 similarity; equal descriptors differ by rounding alone.
+    distinct = np.maximum(1 - best, ROUNDING) < max_ratio**2 * np.maximum(1 - second_best, ROUNDING)
     near = 2 - 2 * best < MAX_DISTANCE**2
     keep = mutual & distinct & near
     return np.stack([rows[keep], nearest[keep]], 1).astype(np.uint32)

@@ -8,9 +8,11 @@
 #include "adam.h"
 #include "image_loss.h"
 #include "intersection.h"
+#include "nearest.h"
 #include "pool.h"
 #include "projection.h"
 #include "rasterization.h"
+#include "relocation.h"
 #include "spherical_harmonics.h"
 
 namespace nb = nanobind;
@@ -130,6 +132,15 @@ void bind(nb::module_& m, const std::string& suffix) {
         spatial::adam<Real>({N, row_size, at<uint8_t>(visible), at<Real>(parameter), at<Real>(gradient), at<Real>(exp_avg),
                              at<Real>(exp_avg_sq), Real(lr), Real(beta1), Real(beta2), Real(eps), Real(bias1), Real(bias2),
                              columns, at<Real>(lr_scales)});
+    });
+
+    define("nearest_distances", [](int64_t N, int64_t k, Address points, Address distances) {
+        spatial::nearest_distances<Real>(N, k, at<Real>(points), at<Real>(distances));
+    });
+    define("relocate_gaussians", [](int64_t N, Address opacities, Address scales, Address ratios, Address new_opacities,
+                                    Address new_scales) {
+        spatial::relocate_gaussians<Real>({N, at<Real>(opacities), at<Real>(scales), at<int32_t>(ratios)},
+                                          at<Real>(new_opacities), at<Real>(new_scales));
     });
 }
 

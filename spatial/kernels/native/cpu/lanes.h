@@ -45,7 +45,7 @@ struct Lanes {
     Lanes() = default;
     SPATIAL_HD Lanes(Raw value) : raw(value) {}
     template <class Number, class = std::enable_if_t<std::is_arithmetic_v<Number>>>
-    SPATIAL_HD explicit Lanes(Number value) : raw(Real(value) - Raw{}) {}  // Raw{} is zero: a broadcast
+    SPATIAL_HD explicit Lanes(Number value) : raw(Real(value) - Raw{}) {}  // minus zeros: a broadcast that keeps -0
 
     SPATIAL_HD static Lanes load(const Real* p) {
         Lanes result;
@@ -78,6 +78,11 @@ struct Lanes {
 template <class Real, int W>
 struct ScalarOf<Lanes<Real, W>> {
     using type = Real;
+};
+
+template <class Real, int W>
+struct MaskType<Lanes<Real, W>> {
+    using type = Mask<Real, W>;
 };
 
 template <class Real, int W>
@@ -126,13 +131,42 @@ SPATIAL_HD Real sum_of(Lanes<Real, W> a) {
     }
 }
 
+// The compiler finds these instructions only now and then by itself.
 template <class Real, int W>
 SPATIAL_HD Lanes<Real, W> minimum(Lanes<Real, W> a, Lanes<Real, W> b) {
-    return a.raw < b.raw ? a.raw : b.raw;  // one instruction in this form
+    using Raw = typename Lanes<Real, W>::Raw;
+#if defined(__AVX512F__)
+    if constexpr (sizeof(Raw) == 64 && sizeof(Real) == 4) return Raw(_mm512_min_ps((__m512)a.raw, (__m512)b.raw));
+#endif
+#if defined(__AVX__)
+    if constexpr (sizeof(Raw) == 32 && sizeof(Real) == 4) return Raw(_mm256_min_ps((__m256)a.raw, (__m256)b.raw));
+#endif
+    return a.raw < b.raw ? a.raw : b.raw;
 }
 template <class Real, int W>
 SPATIAL_HD Lanes<Real, W> maximum(Lanes<Real, W> a, Lanes<Real, W> b) {
+    using Raw = typename Lanes<Real, W>::Raw;
+#if defined(__AVX512F__)
+    if constexpr (sizeof(Raw) == 64 && sizeof(Real) == 4) return Raw(_mm512_max_ps((__m512)a.raw, (__m512)b.raw));
+#endif
+#if defined(__AVX__)
+    if constexpr (sizeof(Raw) == 32 && sizeof(Real) == 4) return Raw(_mm256_max_ps((__m256)a.raw, (__m256)b.raw));
+#endif
     return a.raw > b.raw ? a.raw : b.raw;
+}
+template <class Real, int W>
+SPATIAL_HD Lanes<Real, W> absolute(Lanes<Real, W> a) {
+    const typename Mask<Real, W>::Raw sign = (typename Mask<Real, W>::Raw)(Lanes<Real, W>(-0.0).raw);
+    return (typename Lanes<Real, W>::Raw)((typename Mask<Real, W>::Raw)a.raw & ~sign);
+}
+template <class Real, int W>
+SPATIAL_HD Lanes<Real, W> keep_where(Mask<Real, W> condition, Lanes<Real, W> a) {
+    return (typename Lanes<Real, W>::Raw)((typename Mask<Real, W>::Raw)a.raw & condition.raw);
+}
+// Bit i is set where lane i is negative.
+template <class Real, int W>
+SPATIAL_HD uint32_t signs_of(Lanes<Real, W> a) {
+    return bits_of(Mask<Real, W>{(typename Mask<Real, W>::Raw)a.raw < 0});
 }
 
 template <class Real, int W>
@@ -156,11 +190,12 @@ SPATIAL_HD Lanes<Real, W> square_root(Lanes<Real, W> a) {
 }
 
 // 2^x. Floats: range reduction by the magic number 1.5·2^23, then a minimax polynomial on [-0.5, 0.5] (relative error
-// 1e-7 over [-120, 120]; the argument is clamped there, since masked lanes must stay finite: Inf·0 is NaN).
+// 1e-7 over [-120, 120]; below, the argument is clamped, since masked lanes
+// must stay finite: Inf·0 is NaN).
 template <int W>
 SPATIAL_HD Lanes<float, W> power_of_two(Lanes<float, W> x) {
     using L = Lanes<float, W>;
-    x = minimum(maximum(x, L(-120.0f)), L(120.0f));
+    x = maximum(x, L(-120.0f));
     const L magic(12582912.0f);
     const L shifted = x + magic;
     const L f = x - (shifted - magic);

@@ -46,26 +46,22 @@ void rasterize_tile(const RasterizationInputs<Real>& in, const PackedGaussian<Re
     tile.start_rays(state.transmittance, running);
     for (int d = 0; d < channels.count(); ++d) std::fill_n(state.color[d], Layout::kPixels, Real(0));
     const L max_alpha(in.max_alpha);
+    ReachedAhead<Real> reached(in, packed, tile.begin, tile.end, Real(tile.x0), Real(tile.y0));
 
     for (int32_t k = tile.begin; k < tile.end && running.any(); ++k) {
         const int32_t id = in.flatten_ids[k];
-        if (k + 4 < tile.end) {
-            __builtin_prefetch(packed + in.flatten_ids[k + 4]);
-            __builtin_prefetch(in.colors + int64_t(in.flatten_ids[k + 4]) * in.channels);
-        }
-        const PackedGaussian<Real>& p = packed[id];
-        const TileGaussian<Real> gaussian(p.falloff, p.mean_x, p.mean_y, Real(tile.x0), Real(tile.y0));
+        const TileGaussian<Real> gaussian(packed[id], Real(tile.x0), Real(tile.y0));
         const Real* color = in.colors + int64_t(id) * in.channels;
-        gaussian.reached.for_each_common(running, [&](int group) {
-            Real* at = state.transmittance + group * Layout::W;
-            L transmittance = L::load(at);
-            const Contribution<L> c = blend(gaussian.log2_alpha(group), max_alpha, transmittance);
-            transmittance.store(at);
+        reached[k].for_each_common(running, [&](int group) {
+            const int at = Layout::offset(group);
+            L transmittance = L::load(state.transmittance + at);
+            const Contribution<L> c = blend(gaussian.falloff.log2_alpha(gaussian.x(group), gaussian.y(group)), max_alpha, transmittance);
+            transmittance.store(state.transmittance + at);
             for (int d = 0; d < channels.count(); ++d) {
-                Real* sum = state.color[d] + group * Layout::W;
+                Real* sum = state.color[d] + at;
                 (L::load(sum) + c.weight * L(color[d])).store(sum);
             }
-            running.clear(group, !any_of(transmittance > L(0)));
+            running.clear(group, signs_of(transmittance) == Layout::kAllLanes);
         });
     }
 
@@ -104,27 +100,24 @@ void rasterize_tile_vjp(const RasterizationInputs<Real>& in, const Rasterization
         behind[to] = total;
     });
     const L max_alpha(in.max_alpha);
+    ReachedAhead<Real> reached(in, packed, tile.begin, tile.end, Real(tile.x0), Real(tile.y0));
 
     int32_t k = tile.begin;
     for (; k < tile.end && running.any(); ++k) {
         const int32_t id = in.flatten_ids[k];
-        if (k + 4 < tile.end) {
-            __builtin_prefetch(packed + in.flatten_ids[k + 4]);
-            __builtin_prefetch(in.colors + int64_t(in.flatten_ids[k + 4]) * in.channels);
-        }
-        const PackedGaussian<Real>& p = packed[id];
-        const TileGaussian<Real> gaussian(p.falloff, p.mean_x, p.mean_y, Real(tile.x0), Real(tile.y0));
+        const TileGaussian<Real> gaussian(packed[id], Real(tile.x0), Real(tile.y0));
         const Real* color = in.colors + int64_t(id) * in.channels;
         const L conic_xx = gaussian.falloff.xx * L(Real(-2 / kLog2E)), conic_xy = gaussian.falloff.xy * L(Real(-1 / kLog2E));
         const L conic_yy = gaussian.falloff.yy * L(Real(-2 / kLog2E));
         L moments[kNumMoments], color_sums[Channels<D>::kCapacity];
         for (L& moment : moments) moment = L(Real(0));
         for (int d = 0; d < channels.count(); ++d) color_sums[d] = L(Real(0));
-        gaussian.reached.for_each_common(running, [&](int group) {
-            const int at = group * Layout::W;
+        reached[k].for_each_common(running, [&](int group) {
+            const int at = Layout::offset(group);
+            const L x = gaussian.x(group), y = gaussian.y(group);
             const L before = L::load(transmittance + at);
             L after = before;
-            const Contribution<L> c = blend(gaussian.log2_alpha(group), max_alpha, after);
+            const Contribution<L> c = blend(gaussian.falloff.log2_alpha(x, y), max_alpha, after);
             after.store(transmittance + at);
             L color_gradient(Real(0));
             for (int d = 0; d < channels.count(); ++d) {
@@ -135,7 +128,6 @@ void rasterize_tile_vjp(const RasterizationInputs<Real>& in, const Rasterization
             const L remaining = L::load(behind + at) - c.weight * color_gradient;
             remaining.store(behind + at);
             const L p_ = blend_vjp(c, max_alpha, before, color_gradient, remaining);
-            const L x = gaussian.dx[Layout::column(group)], y(gaussian.dy[Layout::row(group)]);
             const L px = p_ * x, py = p_ * y;
             moments[kOne] += p_;
             moments[kX] += px;
@@ -147,7 +139,7 @@ void rasterize_tile_vjp(const RasterizationInputs<Real>& in, const Rasterization
                 moments[kAbsX] += absolute(conic_xx * px + conic_xy * py);
                 moments[kAbsY] += absolute(conic_xy * px + conic_yy * py);
             }
-            running.clear(group, !any_of(after > L(0)));
+            running.clear(group, signs_of(after) == Layout::kAllLanes);
         });
         Real* out = slot_gradients + int64_t(ct.slots[k]) * slot_size;
         for (int m = 0; m < (kAbsolute ? kNumMoments : kAbsX); ++m) out[m] = sum_of(moments[m]);

@@ -16,7 +16,7 @@ template <class T>
 struct Falloff {
     T xx, xy, yy, log2_opacity;
 
-    SPATIAL_HD T log2_alpha(T dx, T dy) const { return log2_opacity + yy * dy * dy + dx * (xx * dx + xy * dy); }
+    SPATIAL_HD T log2_alpha(T dx, T dy) const { return dx * (xx * dx + xy * dy) + (yy * dy * dy + log2_opacity); }
 };
 
 template <class T>
@@ -45,22 +45,24 @@ SPATIAL_HD Span<T> visible_span(const Falloff<T>& f, T dy) {
 // One Gaussian over one pixel whose ray still runs where transmittance > 0 (a finished ray stores it negated).
 template <class T>
 struct Contribution {
-    T raw_alpha;  // before the clamp
-    T alpha;
-    T weight;     // alpha · transmittance, 0 where skipped
+    MaskOf<T> counts;  // visible, and the ray goes on behind it
+    T raw_alpha;       // before the clamp
+    T alpha;           // 0 where not visible
+    T weight;          // alpha · transmittance where it counts, else 0
 };
 
 template <class T>
 SPATIAL_HD Contribution<T> blend(T log2_alpha, T max_alpha, T& transmittance) {
     Contribution<T> c;
+    const MaskOf<T> visible = log2_alpha >= T(Scalar<T>(kLog2MinAlpha));
     c.raw_alpha = power_of_two(log2_alpha);
-    c.alpha = minimum(c.raw_alpha, max_alpha);
+    c.alpha = keep_where(visible, minimum(c.raw_alpha, max_alpha));
     const T absorbed = c.alpha * transmittance;
     const T next = transmittance - absorbed;
-    const auto visible = log2_alpha >= T(Scalar<T>(kLog2MinAlpha));
-    const auto running = next > T(Scalar<T>(kMinTransmittance));
-    c.weight = select(visible & running, absorbed, T(0));
-    transmittance = select(visible, select(running, next, minimum(transmittance, -transmittance)), transmittance);
+    const MaskOf<T> running = next > T(Scalar<T>(kMinTransmittance));  // false on a finished ray: next is negative
+    c.counts = visible & running;
+    c.weight = keep_where(running, absorbed);
+    transmittance = select(running, next, -absolute(transmittance));
     return c;
 }
 
@@ -69,8 +71,7 @@ SPATIAL_HD Contribution<T> blend(T log2_alpha, T max_alpha, T& transmittance) {
 template <class T>
 SPATIAL_HD T blend_vjp(const Contribution<T>& c, T max_alpha, T before, T color_gradient, T behind) {
     const T v_alpha = before * color_gradient - behind / (T(1) - c.alpha);
-    const auto passes = (c.weight > T(0)) & (c.raw_alpha <= max_alpha);
-    return select(passes, c.raw_alpha * v_alpha, T(0));
+    return keep_where(c.counts & (c.raw_alpha <= max_alpha), c.raw_alpha * v_alpha);
 }
 
 }  // namespace spatial

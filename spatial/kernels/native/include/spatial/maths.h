@@ -15,6 +15,14 @@ struct ScalarOf {
 template <class T>
 using Scalar = typename ScalarOf<T>::type;
 
+// What comparing two T gives.
+template <class T>
+struct MaskType {
+    using type = bool;
+};
+template <class T>
+using MaskOf = typename MaskType<T>::type;
+
 SPATIAL_HD float select(bool condition, float a, float b) { return condition ? a : b; }
 SPATIAL_HD double select(bool condition, double a, double b) { return condition ? a : b; }
 SPATIAL_HD bool select(bool condition, bool a, bool b) { return condition ? a : b; }
@@ -36,6 +44,10 @@ SPATIAL_HD T maximum(T a, T b) {
 template <class T>
 SPATIAL_HD T absolute(T a) {
     return maximum(a, -a);
+}
+template <class T>
+SPATIAL_HD T keep_where(MaskOf<T> condition, T a) {
+    return select(condition, a, T(0));
 }
 
 }  // namespace spatial
