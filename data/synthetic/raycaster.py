@@ -176,7 +176,7 @@ def _refined(solid: Solid, start: Float[Tensor, "3 1"], directions: Points, dept
     t, rays, step = depths[hit], directions[:, hit], 4e-4
     free = solid.distance(start + t * rays)
     slope = (free - solid.distance(start + (t - step) * rays)) / step
-    depths[hit] = t - (free / slope.clamp_max(-0.05)).clamp(-step, step)
+    depths[hit] = t - (free / slope.clamp_max(-0.05)).clamp(-1.5e-3, 1.5e-3)
     return depths
 
 

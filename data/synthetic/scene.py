@@ -133,10 +133,10 @@ def _vase(noise: Noise) -> Solid:
         return 0.060 + 0.050 * torch.sin(3.6 * t + 0.25) + 0.036 * smoothstep(0.82, 1.0, t)
 
     def hull(points: Points) -> Tensor:
-        return lathe(points, profile, half_height, steepest=1.3)
+        return lathe(points, profile, half_height, steepest=0.5)
 
     def distance(points: Points) -> Tensor:
-        inside = lathe(points, lambda z: profile(z) - 0.012, half_height + 0.1, steepest=1.3)
+        inside = lathe(points, lambda z: profile(z) - 0.012, half_height + 0.1, steepest=0.5)
         below = -(points[2] + half_height - 0.03)
         return smooth_difference(hull(points), torch.maximum(inside, below), 0.004)
 

@@ -100,7 +100,7 @@ def write_video(path: Path, gaussians: Gaussians, cameras: Sequence[Camera], sec
     path_cameras = video_path(
         cameras, num_frames=round(seconds * FRAMES_PER_SECOND), width=width, height=height
     )
-    poster = picture_of(gaussians, path_cameras[0])
+    poster = picture_of(gaussians, path_cameras[len(path_cameras) // 3])  # a swing begins at its far end
     write_frames(path, (picture_of(gaussians, camera) for camera in path_cameras), fps=FRAMES_PER_SECOND)
     return Video(path.name, poster)
 

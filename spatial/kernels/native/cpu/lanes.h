@@ -14,7 +14,9 @@
 
 namespace spatial {
 
-#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#if defined(SPATIAL_REGISTER_BYTES)  // for tests: the code of a wider instruction set on a machine that lacks it
+constexpr int kRegisterBytes = SPATIAL_REGISTER_BYTES;
+#elif defined(__AVX512F__) && defined(__AVX512DQ__)
 constexpr int kRegisterBytes = 64;
 #elif defined(__AVX2__)
 constexpr int kRegisterBytes = 32;
