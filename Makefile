@@ -9,7 +9,7 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
-BUILT_FROM := pyproject.toml $(wildcard CMakeLists.txt) $(shell find spatial/kernels/native -type f 2>/dev/null)
+BUILT_FROM := pyproject.toml $(wildcard CMakeLists.txt) $(shell find spatial/kernels/native -name '*.cpp' -o -name '*.h' -o -name '*.cu')
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
 MACHINE := OMP_WAIT_POLICY=PASSIVE
 

@@ -33,7 +33,7 @@ class ViewBatch(NamedTuple):
     mask: Bool[Tensor, "H W"] | None
     viewmat: Float[Tensor, "4 4"]
     K: Float[Tensor, "3 3"]
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants of a batch
     name: str
 
 

@@ -145,7 +145,8 @@ class PhotoLoader:
     def _may_shrink(self, factor: int, size: tuple[int, int]) -> bool:
         """A size that the factor divides shrinks exactly; else the last pixel would stand for less than the others."""
         divides = self.photo.width % factor == 0 and self.photo.height % factor == 0
-        large = min(self.pinhole.width / size[0], self.pinhole.height / size[1]) >= 2 * factor
+        # A quarter of an odd number of pixels rounds up: hence a little less than twice.
+        large = min(self.pinhole.width / size[0], self.pinhole.height / size[1]) >= 1.98 * factor
         return divides and large
 
     def _in_scene(self, pixels: Pixels, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray | None]:

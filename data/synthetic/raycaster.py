@@ -16,16 +16,16 @@ from torch.nn import functional
 
 from data.synthetic.lighting import Lighting
 from data.synthetic.scene import FLOOR_Z_M, ROOM_HALF_M, Scene
-from data.synthetic.shapes import Points, Solid
+from data.synthetic.shapes import Points, Solid, unit
 from data.synthetic.textures import srgb_from_linear
 
 MAX_STEPS = 46
 HIT_DISTANCE_M = 1e-4
-RAYS_AT_ONCE = 1 << 17
+RAYS_AT_ONCE = 1 << 19
 HIGHLIGHT_EXPONENT = 70.0
 EXPOSURE = 1.15
 TEXTURE_SAMPLES = ((-0.3, -0.12), (0.3, 0.12))  # of a pixel that sees one smooth surface, from its centre
-OUTLINE_SAMPLES = 3  # a side, of any other pixel
+OUTLINE_SAMPLES = ((-0.125, -0.375), (0.375, -0.125), (-0.375, 0.125), (0.125, 0.375))  # of any other (rotated grid)
 
 
 class Hits(NamedTuple):
@@ -101,12 +101,6 @@ def _pose(camera_from_world: Tensor) -> tuple[Tensor, Tensor]:
     return rotation.float(), (-rotation.T @ camera_from_world[:3, 3]).float()
 
 
-def _sub_pixels(count: int) -> Float[Tensor, "S 2"]:
-    """Centres of count × count cells of a pixel, relative to its centre."""
-    ticks = (torch.arange(count) + 0.5) / count - 0.5
-    return torch.cartesian_prod(ticks, ticks)
-
-
 def _outlines(shaded: list[Shaded], height: int, width: int) -> Bool[Tensor, "N"]:
     """Pixels whose neighbours (3 × 3) see another solid, a bent surface or another depth."""
     solids = torch.cat([part.hits.solids for part in shaded]).to(torch.float32)
@@ -122,7 +116,7 @@ def _outlines(shaded: list[Shaded], height: int, width: int) -> Bool[Tensor, "N"
 def _supersampled(
     scene: Scene, lighting: Lighting, origin: Tensor, rotation: Tensor, rays: Points, pixel_size: float
 ) -> Float[Tensor, "3 N"]:
-    offsets = functional.pad(_sub_pixels(OUTLINE_SAMPLES) * pixel_size, (0, 1)).T  # [3, S]
+    offsets = functional.pad(torch.tensor(OUTLINE_SAMPLES) * pixel_size, (0, 1)).T  # [3, S]
     spread = (rays[:, None] + offsets[:, :, None]).flatten(1)
     single = torch.zeros(1, 2)
     colors = [_shade(scene, lighting, origin, rotation, p, single).colors for p in spread.split(RAYS_AT_ONCE, 1)]
@@ -224,7 +218,7 @@ def _normals(solid: Solid, points: Points) -> Points:
     for corner in ((1, -1, -1), (-1, -1, 1), (-1, 1, -1), (1, 1, 1)):
         direction = points.new_tensor(corner)[:, None]
         gradient += direction * solid.distance(own + step * direction)
-    return solid.world_from_own(functional.normalize(gradient, dim=0))
+    return solid.world_from_own(unit(gradient))
 
 
 def _room_normals(points: Points) -> Points:
@@ -244,5 +238,5 @@ def _room_normals(points: Points) -> Points:
 
 def _highlight(lighting: Lighting, sunlight: Tensor, normals: Points, directions: Points) -> Float[Tensor, "N"]:
     """Blinn and Phong's highlight of the sun: the one thing in the scene that moves with the viewer."""
-    halfway = functional.normalize(lighting.sun[:, None] - functional.normalize(directions, dim=0), dim=0)
+    halfway = unit(lighting.sun[:, None] - unit(directions))
     return sunlight.sqrt() * (normals * halfway).sum(0).clamp_min(0) ** HIGHLIGHT_EXPONENT

@@ -73,6 +73,11 @@ def length(*components: Tensor) -> Tensor:
     return total.sqrt()
 
 
+def unit(vectors: Points) -> Points:
+    """Divided by their lengths (several times faster than torch's normalize along the first dimension)."""
+    return vectors / length(*vectors).clamp_min(1e-12)
+
+
 def sphere(points: Points, radius: float) -> Float[Tensor, "N"]:
     return length(*points) - radius
 

@@ -115,8 +115,8 @@ class LitGaussians(lightning.LightningModule):
         self._set_learning_rates(optimizer.optimizer, step)
         target, mask, K = self._at_resolution(batch, self.resolution_divisor(step))
         background = torch.rand(3, generator=self.generator) if self.random_background else torch.zeros(3)
-        if self.random_background and mask is not None:  # what is not part of the scene looks like the background
-            target, mask = torch.where(mask[..., None], target, background), None
+        if mask is not None:  # what is not part of the scene looks like the background, to SSIM's windows too
+            target, mask = torch.where(mask[..., None], target, background), None if self.random_background else mask
 
         image, meta = self._render(batch.viewmat, K, target.shape[1], target.shape[0], background, step)
         self.densification.prepare(meta)

@@ -123,7 +123,9 @@ def undistortion_map(lens: Any, target: Pinhole) -> UndistortionMap:
     for top in range(0, target.height, ROWS_AT_ONCE):  # in strips: a whole map of 12 megapixels in floats is 100 MB
         bottom = min(top + ROWS_AT_ONCE, target.height)
         pixels = map_of(lens, target, top, bottom)
-        coordinates[top:bottom], fractions[top:bottom] = cv2.convertMaps(pixels, None, cv2.CV_16SC2)
+        coordinates[top:bottom], fractions[top:bottom] = cv2.convertMaps(  # type: ignore[call-overload]
+            pixels, None, cv2.CV_16SC2
+        )
     return UndistortionMap(coordinates, fractions)
 
 

@@ -159,7 +159,7 @@ def _read_model(path: Path) -> Any:
     suffix = _suffix_of(path) or ".bin"
     try:
         if suffix == ".bin":
-            _check_cameras_size(path / "cameras.bin")
+            _check_whole(path)
         if (path / f"points3D{suffix}").is_file():
             return pycolmap.Reconstruction(str(path))
         with tempfile.TemporaryDirectory() as temporary:  # COLMAP refuses a model without the file
@@ -174,18 +174,40 @@ def _read_model(path: Path) -> Any:
         ) from error
 
 
-def _check_cameras_size(path: Path) -> None:
-    """COLMAP reads past the end of a truncated file of cameras and goes on with whatever lay in memory."""
+def _check_whole(folder: Path) -> None:
+    """COLMAP reads on past the end of a truncated binary file, for minutes or into whatever lay in memory."""
+    for name, size_of in (("cameras", _camera_bytes), ("images", _image_bytes), ("points3D", _point_bytes)):
+        path = folder / f"{name}.bin"
+        if not path.is_file():
+            continue
+        content = path.read_bytes()
+        try:
+            position = 8
+            for _ in range(*struct.unpack_from("<Q", content)):
+                position += size_of(content, position)
+        except (struct.error, ValueError) as error:
+            raise ValueError(f"{path.name} is truncated or damaged") from error
+        if position > len(content):
+            raise ValueError(f"{path.name} is truncated")
+
+
+def _camera_bytes(content: bytes, position: int) -> int:
     import pycolmap
 
-    content = path.read_bytes()
-    position = 8
-    for _ in range(*struct.unpack_from("<Q", content)):
-        (model_id,) = struct.unpack_from("<i", content, position + 4)
-        lens = pycolmap.Camera(model=pycolmap.CameraModelId(model_id))
-        position += 24 + 8 * len(pycolmap.Camera.create_from_model_id(1, lens.model, 1.0, 2, 2).params)
-    if position > len(content):
-        raise ValueError("cameras.bin is truncated")
+    (model_id,) = struct.unpack_from("<i", content, position + 4)
+    model = pycolmap.CameraModelId(model_id)
+    return 24 + 8 * len(pycolmap.Camera.create_from_model_id(1, model, 1.0, 2, 2).params)
+
+
+def _image_bytes(content: bytes, position: int) -> int:
+    end_of_name = content.index(b"\0", position + 64)  # after the ids and the pose
+    (num_points,) = struct.unpack_from("<Q", content, end_of_name + 1)
+    return end_of_name + 9 + 24 * num_points - position
+
+
+def _point_bytes(content: bytes, position: int) -> int:
+    (track_length,) = struct.unpack_from("<Q", content, position + 43)  # after id, position, colour and error
+    return 51 + 8 * track_length
 
 
 def _find_images(folder: Path, model: Path, names: Sequence[str], images: Path | None) -> ImageIndex:

@@ -7,7 +7,7 @@ in Display-P3 look slightly less saturated than in a browser; every photo of a c
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
@@ -87,7 +87,8 @@ def read_mask(path: Path) -> UInt8[np.ndarray, "H W"]:
 def write_image(path: Path, image: UInt8[np.ndarray, "H W *channels"], *, quality: int = 95) -> None:
     """Writes [H, W, 3], [H, W, 4] or [H, W] uint8 in the format of the suffix; whole or not at all."""
     with atomic_path(path) as temporary:
-        options = {"quality": quality, "subsampling": 0} if temporary.suffix.lower() in {".jpg", ".jpeg"} else {}
+        is_jpeg = temporary.suffix.lower() in {".jpg", ".jpeg"}
+        options: dict[str, Any] = {"quality": quality, "subsampling": 0} if is_jpeg else {}
         Image.fromarray(np.ascontiguousarray(image)).save(temporary, **options)
 
 

@@ -53,7 +53,7 @@ def detect_sift(
 
     def detect(photo: Photo) -> Features:
         grey = read_grey(photo, max_side_px)
-        sift = cv2.SIFT_create(max_features, contrastThreshold=contrast, enable_precise_upscale=True)
+        sift = cv2.SIFT.create(max_features, contrastThreshold=contrast, enable_precise_upscale=True)
         points, descriptors = sift.detectAndCompute(grey, None)
         return _to_features(photo, grey, points, descriptors)
 

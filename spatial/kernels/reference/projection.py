@@ -48,8 +48,9 @@ def project_gaussians_flat(
         radii = (sigmas[..., None] * torch.stack([blurred_xx, blurred_yy], -1).clamp_min(0).sqrt()).ceil()
         size = radii.new_tensor([width, height])
         inside = ((means2d + radii > 0) & (means2d - radii < size)).all(-1)
-        visible = in_range & (determinant > 0) & (effective >= MIN_ALPHA) & inside & (radii > radius_clip).any(-1)
-        radii = (radii * visible[..., None]).clamp_max(1 << 24).to(torch.int32)
+        real = (determinant > 0) & determinant.isfinite()
+        visible = in_range & real & (effective >= MIN_ALPHA) & inside & (radii > radius_clip).any(-1)
+        radii = torch.where(visible[..., None], radii, 0).clamp_max(1 << 24).to(torch.int32)
     kept = [torch.where(visible.reshape(visible.shape + (1,) * (t.dim() - 2)), t, torch.zeros_like(t))
             for t in (means2d, depths, conics, compensations)]  # fmt: skip
     return radii, *kept

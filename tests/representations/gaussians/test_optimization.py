@@ -38,7 +38,8 @@ def test_equals_torch_where_all_rows_are_visible() -> None:
         optimizer.step(visible=torch.ones(6, dtype=torch.bool) if step % 2 else None)
         reference.step()
         for one, other in zip(ours, theirs, strict=True):
-            assert torch.allclose(one, other, rtol=2e-5, atol=1e-6), step
+            # 1 − beta2 is rounded to float32: up to 7e-6 of each step's length, at most 0.9.
+            assert torch.allclose(one, other, rtol=0, atol=1e-5 * (step + 1)), step
 
 
 def test_rows_that_no_camera_saw_stand_still_with_their_moments() -> None:

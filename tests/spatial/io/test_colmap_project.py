@@ -115,7 +115,7 @@ def test_truncated_model_is_named(tmp_path, name):
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: len(content) // 2])
     write_images(tmp_path / "images", NAMES)
-    with pytest.raises(SpatialError, match=r"sparse/0: not a complete COLMAP model"):
+    with pytest.raises(SpatialError, match=rf"sparse/0: not a complete COLMAP model \({name} is truncated"):
         read_colmap_project(tmp_path)
 
 

@@ -64,7 +64,8 @@ template <class Real>
 SPATIAL_HD void radii_of(const ProjectionInputs<Real>& in, Real x, Real y, Real depth, Real determinant, Real xx, Real yy,
                          Real opacity, int32_t radii[2]) {
     radii[0] = radii[1] = 0;
-    if (!(depth > in.near_plane && depth < in.far_plane && determinant > 0 && opacity >= Real(kMinAlpha))) return;
+    if (!(depth > in.near_plane && depth < in.far_plane && opacity >= Real(kMinAlpha))) return;
+    if (!(determinant > 0 && std::isfinite(determinant))) return;
     const Real sigmas = std::min(Real(3.33), std::sqrt(2 * std::log(opacity * 255)));
     const Real rx = std::ceil(sigmas * std::sqrt(xx)), ry = std::ceil(sigmas * std::sqrt(yy));
     if (rx <= in.radius_clip && ry <= in.radius_clip) return;
