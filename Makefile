@@ -30,7 +30,7 @@ slow: .venv/installed-dev
 	$(MACHINE) $(BIN)/python -m pytest -m "slow or not slow"
 
 bench: .venv/installed-dev
-	@for script in benchmarks/*.py; do echo "== $$script"; $(MACHINE) $(BIN)/python $$script || exit 1; done
+	$(MACHINE) $(BIN)/python benchmarks/run_all.py
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tables  # noqa: F401 - puts this clone on the path
 import torch
 
 from data.captures.datamodule import CaptureDataModule

@@ -15,9 +15,10 @@ from typing import NoReturn
 import psutil
 import torch
 
-from spatial.kernels import native
-
 REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))  # a clone is enough, installed or not
+from spatial.kernels import native  # noqa: E402
+
 GOAL_HEADER = ("what", "measured", "to reach")  # run_all.py gathers the tables with these columns
 
 
@@ -30,7 +31,13 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def begin(description: str | None, arguments: argparse.Namespace) -> None:
-    """Sets the threads and names the machine, without which no number means anything."""
+    """Sets the threads and names the machine, without which no number means anything.
+
+    PyTorch's idle OpenMP threads would spin for the cores that the kernels' own pool works on; `spatial` puts them to
+    sleep by a variable that is read when the process starts, hence the new start.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "KINETO_LOG_LEVEL": "99"})
     torch.set_num_threads(arguments.threads)
     show(f"{(description or '').splitlines()[0]}\n{machine(arguments.threads)}\n")
 
@@ -82,6 +89,12 @@ def require_data(arguments: argparse.Namespace, relative: str) -> Path:
     if not path.exists():
         skip(f"{path} is not on this machine; give the folder that holds {relative.split('/')[0]}/ by --data")
     return path
+
+
+def child_environment() -> dict[str, str]:
+    """For subprocesses: the packages of this clone, whether installed or not."""
+    paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def median_ms(function: Callable[[], object], *, repeats: int, warm_up: int = 2) -> float:

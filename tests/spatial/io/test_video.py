@@ -76,3 +76,19 @@ def test_bad_videos_are_named_and_leave_nothing(video, tmp_path):
     with pytest.raises(RuntimeError, match="renderer died"):
         write_video(tmp_path / "half.mp4", failing())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["frames", "text.mp4"]
+
+
+def test_portrait_video_of_a_phone_comes_upright(tmp_path):
+    """The track header's matrix (a, b, u, c, d, v, x, y, w) = (0, 1, 0, -1, 0, …) asks for a quarter turn clockwise."""
+    image = np.zeros((240, 320, 3), np.uint8)
+    image[:60, :80] = 255  # top left as stored, top right as shown
+    write_video(tmp_path / "a.mp4", [image] * 3)
+    content = (tmp_path / "a.mp4").read_bytes()
+    start = content.index(b"tkhd") + 44  # type, version and flags, times, ids, layer, volume
+    one, zero = (1 << 16).to_bytes(4, "big"), bytes(4)
+    assert content[start : start + 20] == one + zero * 3 + one
+    turned = zero + one + zero + (-(1 << 16)).to_bytes(4, "big", signed=True) + zero
+    (tmp_path / "a.mp4").write_bytes(content[:start] + turned + content[start + 20 :])
+    frame = next(read_frames(tmp_path / "a.mp4"))[1]
+    assert frame.shape == (320, 240, 3)
+    assert frame[20, 220].min() > 200 and frame[20, 20].max() < 50
