@@ -23,13 +23,18 @@ def main() -> None:
         run = arguments.out or Path(folder) / "run"
         command = [sys.executable, "-m", "spatial.cli", "reconstruct", photos, "--out", run, "quality=draft"]
         start = time.perf_counter()
-        subprocess.run([*map(str, command), *arguments.settings], check=True, env=child_environment(), stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*map(str, command), *arguments.settings], check=True, env=child_environment(), stdout=subprocess.DEVNULL
+        )
         wall = time.perf_counter() - start
         metrics = json.loads((run / "metrics.json").read_text("utf-8"))
         report = (run / "report.html").stat().st_size
     stages = metrics["seconds"]
     rows = [[name, f"{seconds:.1f}"] for name, seconds in stages.items()]
-    table(["stage", "s"], [*rows, ["start, report, the rest", f"{wall - sum(stages.values()):.1f}"], ["in all", f"{wall:.1f}"]])
+    table(
+        ["stage", "s"],
+        [*rows, ["start, report, the rest", f"{wall - sum(stages.values()):.1f}"], ["in all", f"{wall:.1f}"]],
+    )
     quality = f"PSNR {metrics['psnr']:.2f} dB, {metrics['num_gaussians']:,} Gaussians, report {report / 1e6:.1f} MB"
     goals((f"{metrics['num_photos']} photos to a finished report", f"{wall:.0f} s ({quality})", "≤ 180 s"))
 

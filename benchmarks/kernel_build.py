@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -38,18 +39,27 @@ def build(folder: Path, threads: int) -> float:
     return time.perf_counter() - start
 
 
+def processor_s() -> float:
+    """Processor time of all finished children, which a busy machine does not lengthen much."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     arguments = parser(__doc__).parse_args()
     begin(__doc__, arguments)
     if importlib.util.find_spec("nanobind") is None:
         skip("nanobind is missing; pip install nanobind")
     with tempfile.TemporaryDirectory() as folder:
+        before = processor_s()
         seconds = build(Path(folder), arguments.threads)
+        processor = processor_s() - before
         modules = len(list(Path(folder).glob("kernels_*.so")))
         cache = (Path(folder) / "CMakeCache.txt").read_text("utf-8").lower()
     needs = [name for name in ("nvcc", "torch") if name in cache]
     needed = f"needs {' and '.join(needs)}" if needs else "neither nvcc nor torch"
-    goals(("kernel build", f"{seconds:.1f} s for {modules} instruction sets, {needed}", "≤ 60 s, neither nvcc nor torch"))
+    measured = f"{seconds:.0f} s ({processor:.0f} s of processor time) for {modules} instruction sets, {needed}"
+    goals(("kernel build", measured, "≤ 60 s, neither nvcc nor torch"))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Lightning's share of a training step: the same steps in a bare loop and through the Trainer, in turns.
 
-Both run the users' `training_step` on the fox at 270×480; the Trainer has everything on that a real run has (run folder,
-logs, progress, checkpoints, data loader). Turns alternate, so that a busy machine slows both alike.
+Both run the users' `training_step` on the fox at 270×480; the Trainer has on all that a real run has
+(run folder, logs, progress, checkpoints, data loader). Turns alternate, so that a busy machine slows both alike.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from steps import BareGaussians, Fox, bare_module, load_fox
@@ -67,7 +68,7 @@ def in_a_bare_loop(gaussians: Gaussians, fox: Fox, steps: int) -> float:
 
 
 def _median_gap_ms(begins: list[float]) -> float:
-    gaps = [after - before for before, after in zip(begins, begins[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(begins)]
     return 1000 * statistics.median(gaps[10:])
 
 

@@ -73,7 +73,12 @@ def load_steps(transforms: Path, longest_side: int, steps: int) -> dict[str, flo
     done = time.perf_counter()
     data.teardown("fit")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return {"peak": peak, "open_s": opened - start, "steps_per_s": steps / (done - opened), "photos": len(capture.views)}
+    return {
+        "peak": peak,
+        "open_s": opened - start,
+        "steps_per_s": steps / (done - opened),
+        "photos": len(capture.views),
+    }
 
 
 def main() -> None:
@@ -92,9 +97,13 @@ def main() -> None:
         transforms = write_photos(Path(folder), arguments.photos, min(arguments.distinct, arguments.photos))
         for preset, size in SIZES.items():
             command = [sys.executable, __file__, "--steps", str(arguments.steps), "--child", transforms, str(size)]
-            result = json.loads(subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout)
+            result = json.loads(
+                subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
+            )
             peaks.append(result["peak"] / 1e9)
-            rows.append([f"{preset} ({size} px)", f"{peaks[-1]:.2f}", f"{result['open_s']:.1f}", f"{result['steps_per_s']:.1f}"])
+            rows.append(
+                [f"{preset} ({size} px)", f"{peaks[-1]:.2f}", f"{result['open_s']:.1f}", f"{result['steps_per_s']:.1f}"]
+            )
     table([f"{arguments.photos} photos of 12 MP", "peak, GB", "opening, s", "photos/s, first pass"], rows)
     goals((f"memory, {arguments.photos} photos of 12 megapixels", f"{max(peaks):.2f} GB", "≤ 4 GB"))
 

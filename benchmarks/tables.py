@@ -25,7 +25,9 @@ GOAL_HEADER = ("what", "measured", "to reach")  # run_all.py gathers the tables 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Options that every benchmark has."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--data", type=Path, default=REPOSITORY.parent / "shared" / "data", help="folder of real captures")
+    made.add_argument(
+        "--data", type=Path, default=REPOSITORY.parent / "shared" / "data", help="folder of real captures"
+    )
     made.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="of the kernels and PyTorch")
     return made
 
@@ -37,7 +39,11 @@ def begin(description: str | None, arguments: argparse.Namespace) -> None:
     sleep by a variable that is read when the process starts, hence the new start.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "KINETO_LOG_LEVEL": "99"})
+        os.execve(
+            sys.executable,
+            [sys.executable, *sys.argv],
+            {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "KINETO_LOG_LEVEL": "99"},
+        )
     torch.set_num_threads(arguments.threads)
     show(f"{(description or '').splitlines()[0]}\n{machine(arguments.threads)}\n")
 
@@ -68,7 +74,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A Markdown table whose columns also line up in a terminal."""
     cells = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
+    ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     show("\n".join(lines) + "\n")
 

@@ -24,7 +24,12 @@ def main() -> None:
         torch.set_num_threads(threads)
         splits.append(split_of_a_step(gaussians, fox, steps=arguments.steps))
     rows = [
-        [name, f"{splits[0][name]:.2f}", f"{splits[1][name]:.2f}", f"{splits[0][name] / max(1e-6, splits[1][name]):.2f}×"]
+        [
+            name,
+            f"{splits[0][name]:.2f}",
+            f"{splits[1][name]:.2f}",
+            f"{splits[0][name] / max(1e-6, splits[1][name]):.2f}×",
+        ]
         for name in splits[0]
     ]
     table([f"{len(gaussians):,} Gaussians, ms", "1 thread", "2 threads", "faster by"], rows)

@@ -136,11 +136,21 @@ def main() -> None:
         splits[thousands] = split_of_a_step(gaussians, fox, steps=max(8, arguments.steps * 12 // thousands))
         labels.append(f"{len(gaussians):,} Gaussians, {pairs_per_pixel(gaussians, fox):.0f} per pixel")
     show(f"fox at {fox.size}, medians in ms; 'per pixel': Gaussians that a pixel's tile lists\n")
-    table(["operation", *labels], [[name, *(f"{split[name]:.2f}" for split in splits.values())] for name in next(iter(splits.values()))])
+    table(
+        ["operation", *labels],
+        [[name, *(f"{split[name]:.2f}" for split in splits.values())] for name in next(iter(splits.values()))],
+    )
     fast, slow = reference_ms(scene, fox)
-    show(f"a step with {len(scene) // 10:,} Gaussians at 1/4 of that size: kernels {fast:.1f} ms, PyTorch reference {slow:.0f} ms ({slow / fast:.0f}×)\n")
+    show(
+        f"a step with {len(scene) // 10:,} Gaussians at 1/4 of that size: kernels {fast:.1f} ms, "
+        f"PyTorch reference {slow:.0f} ms ({slow / fast:.0f}×)\n"
+    )
     rows = [
-        (f"a training step, fox {fox.size}, {thousands} k Gaussians", f"{split['whole step']:.1f} ms", f"≤ {GOALS_MS[thousands]} ms" if thousands in GOALS_MS else "–")
+        (
+            f"a training step, fox {fox.size}, {thousands} k Gaussians",
+            f"{split['whole step']:.1f} ms",
+            f"≤ {GOALS_MS[thousands]} ms" if thousands in GOALS_MS else "–",
+        )
         for thousands, split in splits.items()
     ]
     if arguments.opensplat_binary:

@@ -187,28 +187,11 @@ def _write_photos(
     seed: int,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    noise = make_noise(seed)
-    scene = still_life(noise)
-    lighting = bake(scene)
-    photo_rays = lens.directions().float()
-    halved = cameras[0].resized(lens.width // 2, lens.height // 2)
-    depth_rays = pinhole_directions(halved.K, halved.width, halved.height).float()
-
-    def write(name: str, camera: Camera) -> None:
-        depth = render_depth(scene, camera.camera_from_world, depth_rays)
-        colors = render_colors(
-            scene, lighting, camera.camera_from_world, photo_rays, pixel_size=1 / float(lens.K[0, 0])
-        )
-        with atomic_path(folder / "truth" / "depth" / f"{name}.npz") as temporary:
-            np.savez_compressed(temporary, depth=depth.numpy())
-        # The photo comes last: where it exists, its truth does too.
-        with atomic_path(_photo(folder, name)) as temporary:
-            temporary.write_bytes(_jpeg((colors.clamp(0, 1) * 255).round().to(torch.uint8).numpy()))
-
     # A view a thread, each with single-threaded operations: threads within operations this small would only wait.
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
+        write = _photographer(folder, lens, seed)
         with ThreadPoolExecutor(num_threads) as pool:
             for done, _ in enumerate(pool.map(write, names, cameras), start=1):
                 logger.info("wrote synthetic photo %d of %d", done, len(names))
@@ -216,6 +199,27 @@ def _write_photos(
                     progress(done, len(names))
     finally:
         torch.set_num_threads(num_threads)
+
+
+def _photographer(folder: Path, lens: Lens, seed: int) -> Callable[[str, Camera], None]:
+    """Builds the scene; returns the function that writes one photo with its depth."""
+    scene = still_life(make_noise(seed))
+    lighting = bake(scene)
+    photo_rays, pixel_size = lens.directions().float(), 1 / float(lens.K[0, 0])
+    scale = torch.tensor([[0.5], [0.5], [1.0]], dtype=torch.float64)
+    depth_rays = pinhole_directions(lens.K * scale, lens.width // 2, lens.height // 2).float()
+
+    def write(name: str, camera: Camera) -> None:
+        pose = camera.camera_from_world
+        depth = render_depth(scene, pose, depth_rays)
+        colors = render_colors(scene, lighting, pose, photo_rays, pixel_size=pixel_size)
+        with atomic_path(folder / "truth" / "depth" / f"{name}.npz") as temporary:
+            np.savez_compressed(temporary, depth=depth.numpy())
+        # The photo comes last: where it exists, its truth does too.
+        with atomic_path(_photo(folder, name)) as temporary:
+            temporary.write_bytes(_jpeg((colors.clamp(0, 1) * 255).round().to(torch.uint8).numpy()))
+
+    return write
 
 
 def _jpeg(pixels: np.ndarray) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ def random_gaussians(
         sh_degree: of the view-dependent colours.
         relative_scale: median standard deviation in units of the mean spacing between neighbours.
     """
-    draw = {"generator": generator, "dtype": dtype}
+    draw: dict[str, Any] = {"generator": generator, "dtype": dtype}
     means = (torch.rand(num, 3, **draw) * 2 - 1) * extent
     spacing = 2 * extent / max(num, 1) ** (1 / 3)
     log_scales = math.log(0.35 * relative_scale * spacing) + 0.5 * torch.randn(num, 3, **draw)

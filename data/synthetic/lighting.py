@@ -76,7 +76,7 @@ def bake(scene: Scene) -> Lighting:
     sun = torch.tensor(scene.sun) / torch.tensor(scene.sun).norm()
     half = ROOM_HALF_M + 0.05
     room = _distances(scene, (-half, -half, FLOOR_Z_M - 0.05), (half, half, 1.35), 0.08)
-    table = _distances(scene, (-0.95, -0.95, -0.12), (0.95, 0.95, 0.48), 0.018)
+    table = _distances(scene, (-0.95, -0.95, -0.12), (0.95, 0.95, 0.48), 0.02)
     return Lighting(_with_sun(table, table, room, sun), _with_sun(room, table, room, sun), sun)
 
 
@@ -115,7 +115,7 @@ def _with_sun(volume: Volume, table: Volume, room: Volume, sun: Tensor) -> Volum
 def _visibility(table: Volume, room: Volume, points: Points, sun: Tensor) -> Tensor:
     travelled = points.new_full((points.shape[1],), 0.015)
     visible = torch.ones_like(travelled)
-    for _ in range(32):
+    for _ in range(28):
         free = nested(table, room, points + travelled * sun[:, None])[0]
         visible = torch.minimum(visible, 0.5 + 0.5 * SUN_SHARPNESS * free / travelled)
         travelled = travelled + free.clamp(0.012, 0.15)

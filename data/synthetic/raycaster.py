@@ -19,8 +19,9 @@ from data.synthetic.scene import FLOOR_Z_M, ROOM_HALF_M, Scene
 from data.synthetic.shapes import Points, Solid, unit
 from data.synthetic.textures import srgb_from_linear
 
-MAX_STEPS = 46
+MAX_STEPS = 64
 HIT_DISTANCE_M = 1e-4
+LEAST_STEP_M = 5e-4  # may end below the surface by as much, from where one Newton step leads back
 RAYS_AT_ONCE = 1 << 19
 HIGHLIGHT_EXPONENT = 70.0
 EXPOSURE = 1.15
@@ -154,7 +155,7 @@ def _march(
         free = solid.distance(start + t * rays)
         # A grazing ray may crawl along a surface: the last step takes what is near enough.
         is_hit = free < (HIT_DISTANCE_M if step < MAX_STEPS - 1 else 2e-3)
-        t = t + free * inverse_length
+        t = torch.where(is_hit, t, t + free.clamp_min(LEAST_STEP_M) * inverse_length)
         if step % 3 != 0 and step < MAX_STEPS - 1:
             continue  # thinning out the rays costs as much as a step
         depths[active[is_hit]] = t[is_hit]

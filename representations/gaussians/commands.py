@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from representations.gaussians.evaluation import evaluate_views
-from representations.gaussians.products import export_scene, write_video
+from representations.gaussians.products import check_formats, export_scene, write_video
 from representations.gaussians.reconstruction import Split
 from representations.gaussians.rendering import render as render_camera
 from spatial.errors import SpatialError
@@ -66,12 +66,15 @@ def export(
     *, input: str, load_capture: Callable[..., Capture], data: Callable[..., Any], formats: Sequence[str],
     out: str | None = None,
 ) -> Path:  # fmt: skip
-    """Writes ``scene.<format>`` for each format and says what each costs in size and, for a run, in held-out PSNR."""
+    """Writes ``scene.<format>`` (``mesh.ply`` for mesh), and says the size and, for a run, the held-out PSNR of each."""
+    check_formats(formats)
     source = scene_file(input)
     folder = Path(out) if out is not None else source.parent
     folder.mkdir(parents=True, exist_ok=True)
     split = run_views(input, load_capture, data) if Path(input).is_dir() else Split([], [], 0, 1.0)
-    for item in export_scene(folder, load_gaussians(source), formats, split.held_out, split.scale):
+    gaussians = load_gaussians(source)
+    cameras = scene_cameras(input, gaussians, 720)
+    for item in export_scene(folder, gaussians, formats, split.held_out, split.scale, cameras):
         cost = "" if item.psnr is None else f", {item.psnr:.2f} dB on held-out photos"
         logger.info("%s: %.2f MB%s", folder / item.path, item.num_bytes / 1e6, cost)
     return folder

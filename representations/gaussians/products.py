@@ -14,7 +14,9 @@ import psutil
 from jaxtyping import UInt8
 
 from representations.gaussians.evaluation import Evaluation, evaluate_views, photo_and_render
+from representations.gaussians.mesh import fuse_mesh, require_open3d, write_mesh
 from representations.gaussians.rendering import render
+from spatial.errors import SpatialError
 from spatial.geometry.camera_path import video_path
 from spatial.io.gaussian_files import load_gaussians, save_gaussians
 from spatial.io.images import write_image
@@ -69,19 +71,46 @@ def write_pictures(
 
 
 def export_scene(
-    folder: Path, gaussians: Gaussians, suffixes: Sequence[str], views: Sequence[View], scale: float
-) -> list[Exported]:
-    """Writes ``scene.<suffix>`` for each suffix, reads each file back, and measures what its rounding costs in PSNR."""
+    folder: Path, gaussians: Gaussians, formats: Sequence[str], views: Sequence[View], scale: float,
+    cameras: Sequence[Camera] = (),
+) -> list[Exported]:  # fmt: skip
+    """Writes ``scene.<format>`` for each format, reads each file back, and measures what its rounding costs in PSNR.
+
+    The format "mesh" is ``mesh.ply``, triangles fused from depth as seen by ``cameras``.
+    """
     exported = []
-    for suffix in dict.fromkeys(["ply", *suffixes]):
-        path = folder / f"scene.{suffix}"
-        if suffix != "ply":
+    for suffix in dict.fromkeys(formats):
+        if suffix == MESH:
+            path = folder / "mesh.ply"
+            write_mesh(fuse_mesh(gaussians, cameras), path)
+            exported.append(Exported(path.name, path.stat().st_size, None, "triangles, fused from rendered depth"))
+        else:
+            path = folder / f"scene.{suffix}"
             save_gaussians(gaussians, path)
-        psnr = evaluate_views(load_gaussians(path), views, scale=scale, with_lpips=False).psnr if views else None
-        exported.append(Exported(path.name, path.stat().st_size, psnr, NOTES.get(suffix, "")))
+            exported.append(measured(path, suffix, views, scale))
     return exported
 
 
+def measured(path: Path, suffix: str, views: Sequence[View], scale: float) -> Exported:
+    """A splat file's size, and the PSNR of what is read back from it where there are views to judge by."""
+    psnr = evaluate_views(load_gaussians(path), views, scale=scale, with_lpips=False).psnr if views else None
+    return Exported(path.name, path.stat().st_size, psnr, NOTES.get(suffix, ""))
+
+
+def check_formats(formats: Sequence[str]) -> None:
+    """Refuses a format that cannot be written before an hour of training and not after it.
+
+    Raises:
+        SpatialError: an unknown format, or a mesh without Open3D.
+    """
+    for name in formats:
+        if name not in NOTES and name != MESH:
+            raise SpatialError(f"{name} is no format that can be written; there are {', '.join([*NOTES, MESH])}")
+    if MESH in formats:
+        require_open3d()
+
+
+MESH = "mesh"
 NOTES = {
     "ply": "full precision, INRIA layout: opens everywhere",
     "splat": "no view-dependent colour",

@@ -15,7 +15,15 @@ import torch
 
 from representations.gaussians.evaluation import evaluate_views, protocol
 from representations.gaussians.model import gaussians_from_points, random_points
-from representations.gaussians.products import Video, export_scene, write_pictures, write_run_report, write_video
+from representations.gaussians.products import (
+    Video,
+    check_formats,
+    export_scene,
+    measured,
+    write_pictures,
+    write_run_report,
+    write_video,
+)
 from representations.gaussians.training import LitGaussians
 from spatial.errors import SpatialError
 from spatial.geometry.camera_path import focus_point
@@ -61,6 +69,7 @@ def reconstruct(
         exports: further file formats by suffix, beside scene.ply.
         config: the resolved configuration, kept in the run.
     """
+    check_formats(exports)
     run = RunFolder(out, input=input, config=config, resume=resume)
     with run:
         seconds: dict[str, float] = {}
@@ -120,7 +129,9 @@ def finish(
     with stage("pictures", seconds):
         pictures = write_pictures(run.path, gaussians, split.held_out or split.train, evaluation, split.scale)
     with stage("exports", seconds):
-        exported = export_scene(run.path, gaussians, exports, split.held_out, split.scale)
+        cameras = [view.camera for view in capture.views]
+        exported = [measured(run.path / "scene.ply", "ply", split.held_out, split.scale)]
+        exported += export_scene(run.path, gaussians, exports, split.held_out, split.scale, cameras)
     with stage("video", seconds):
         video = _video(run.path / "orbit.mp4", gaussians, capture, video_seconds)
     words = protocol(

@@ -10,7 +10,7 @@ from torch import Tensor
 def rotation_matrices(quats: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
     """Rotations of quaternions of any length; zero length stands for no rotation."""
     length = quats.norm(dim=-1, keepdim=True)
-    unit = torch.where(length > 1e-15, quats / length.clamp_min(1e-15), torch.zeros_like(quats))
+    unit = torch.where(length <= 1e-15, torch.zeros_like(quats), quats / length.clamp_min(1e-15))
     w, x, y, z = unit.unbind(-1)
     rows = [
         1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y),

@@ -5,12 +5,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pycolmap
 import pytest
 import torch
 from PIL import Image
 
 from data.captures.photos import read_photo
-from data.synthetic.capture import write_capture
+from data.synthetic.capture import Lens, orbit, pinhole_directions, write_capture
 from data.synthetic.truth import read_truth
 from spatial.errors import SpatialError
 
@@ -62,13 +63,6 @@ def test_an_interrupted_run_is_completed_and_a_complete_one_left_alone(small_cap
     assert kept.stat().st_mtime_ns == written
 
 
-def test_another_seed_gives_other_pictures(small_capture: Path, tmp_path: Path) -> None:
-    write_capture(tmp_path, num_photos=2, width=64, height=48, seed=1)
-    write_capture(tmp_path / "other", num_photos=2, width=64, height=48, seed=2)
-    first, second = (np.asarray(Image.open(p / "images/000.jpg"), float) for p in (tmp_path, tmp_path / "other"))
-    assert np.abs(first - second).mean() > 5
-
-
 def test_a_folder_with_another_capture_or_other_photos_is_refused(small_capture: Path, tmp_path: Path) -> None:
     with pytest.raises(SpatialError, match="another synthetic capture"):
         write_capture(small_capture, **{**settings_of(small_capture), "seed": 5})
@@ -101,7 +95,7 @@ def test_photos_are_well_exposed_and_full_of_texture(small_capture: Path) -> Non
         assert np.abs(np.diff(grey, axis=1)).mean() > 4
 
 
-@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 4), (3, 5)])
+@pytest.mark.parametrize(("first", "second"), [(0, 3), (1, 4), (0, 5)])
 def test_a_pixel_carried_to_another_view_meets_the_same_surface(small_capture: Path, first: int, second: int) -> None:
     """Unprojected by its depth and projected through pose, lens and K it finds the same depth and colour."""
     truth = read_truth(small_capture / "truth")
@@ -121,18 +115,38 @@ def test_a_pixel_carried_to_another_view_meets_the_same_surface(small_capture: P
     inside = (in_second[:, 2] > 0.1) & ((at > 1) & (at < torch.tensor([width - 1.0, height - 1.0]))).all(1)
     met = sampled(depths[1][..., None].numpy(), at)[:, 0]
     seen = inside & ((met / in_second[:, 2] - 1).abs() < 0.01)
-    assert seen.sum() / inside.sum() > 0.55  # the rest is hidden behind something in the second view
-    assert (met / in_second[:, 2] - 1)[seen].abs().median() < 5e-4
+    assert seen.sum() / inside.sum() > 0.5  # the rest is hidden behind something in the second view
+    assert (met / in_second[:, 2] - 1)[seen].abs().median() < 3e-4
 
     photos = [np.asarray(Image.open(small_capture / "images" / name)) for name in names]
     k1 = json.loads((small_capture / "truth" / "cameras.json").read_text())["photos"][0]["distortion"]["k1"]
 
-    def color_error(k: float) -> float:
+    def color_error(shift_px: float) -> float:
         colors = []
         for photo, plane, camera in zip(photos, (rays[:, :2], normalized), cameras, strict=True):
-            distorted = plane * (1 + k * plane.square().sum(1, keepdim=True))
-            colors.append(sampled(photo, distorted @ camera.K[:2, :2].T + camera.K[:2, 2]))
+            distorted = plane * (1 + k1 * plane.square().sum(1, keepdim=True))
+            colors.append(sampled(photo, distorted @ camera.K[:2, :2].T + camera.K[:2, 2] + shift_px))
+            shift_px = 0.0  # the first photo alone is shifted
         return float((colors[0] - colors[1])[seen].abs().median())
 
-    assert color_error(k1) < 9
-    assert color_error(k1) < 0.8 * color_error(0.0)  # so the lens matters, and is the stated one
+    assert color_error(0) < 11
+    assert color_error(0) < 0.6 * min(color_error(4), color_error(-4))
+
+
+def test_the_lens_is_colmaps(small_capture: Path) -> None:
+    """Rays agree with pycolmap's SIMPLE_RADIAL, and bend."""
+    K = read_truth(small_capture / "truth").cameras["000.jpg"].K
+    lens = Lens(K, -0.045, 128, 96)
+    oracle = pycolmap.Camera(model="SIMPLE_RADIAL", width=128, height=96, params=[float(K[0, 0]), 64, 48, -0.045])
+    y, x = np.mgrid[:96, :128] + 0.5
+    expected = oracle.cam_from_img(np.stack([x, y], -1).reshape(-1, 2))
+    rays = lens.directions()
+    np.testing.assert_allclose(rays[:2].flatten(1).T.numpy(), expected, atol=1e-9)
+    straight = pinhole_directions(K, 128, 96)
+    assert (rays - straight)[:2].norm(dim=0).max() * K[0, 0] > 1  # more than a pixel at the corners
+
+
+def test_another_seed_holds_the_camera_otherwise() -> None:
+    lens = Lens(torch.eye(3, dtype=torch.float64), 0.0, 64, 48)
+    first, second = orbit(lens, 4, seed=1), orbit(lens, 4, seed=2)
+    assert 1e-3 < (first[0].position - second[0].position).norm() < 0.1

@@ -51,8 +51,8 @@ def test_rays_end_on_the_first_surface(scene: Scene, index: int) -> None:
     depths = raycaster.trace(scene, origin, directions).depths
     at_end = nearest(scene, origin[:, None] + depths * directions).abs()
     assert at_end.median() < 1e-6
-    assert (at_end < 1e-4).float().mean() > 0.996  # rays that graze a surface may stop a few mm before it
-    assert at_end.max() < 4e-3
+    assert (at_end < 1e-4).float().mean() > 0.998  # rays that graze a surface may stop 2 mm before it
+    assert at_end.max() < 2.5e-3
     for fraction in torch.linspace(0.02, 0.98, 49):
         assert nearest(scene, origin[:, None] + fraction * depths * directions).min() > -1e-3
 
@@ -66,7 +66,7 @@ def test_hits_name_the_solid_they_lie_on(scene: Scene) -> None:
         chosen = points[:, hits.solids == index]
         solid = scene.solids[index]
         distance = room_distance(chosen) if index < 0 else solid.distance(solid.own_points(chosen))
-        assert distance.abs().max() < 4e-3
+        assert distance.abs().max() < 2.5e-3
 
 
 def test_noise_is_periodic_smooth_and_seeded(scene: Scene) -> None:

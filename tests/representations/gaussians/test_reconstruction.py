@@ -141,9 +141,9 @@ def test_without_points_it_starts_from_random_ones(tiny_capture: Path, tmp_path:
     capture = tmp_path / "no points"
     shutil.copytree(tiny_capture, capture)
     (capture / "points.ply").unlink()
-    settings = ["max_steps=150", "sh_degree=0", "video_seconds=0", "num_random_points=400"]
+    settings = ["max_steps=150", "sh_degree=0", "video_seconds=0", "num_random_points=3000"]
     assert main(["reconstruct", str(capture), "--out", str(tmp_path / "run"), *settings]) == 0
-    assert "starting from 400 random" in capsys.readouterr().err
+    assert "starting from 3000 random" in capsys.readouterr().err
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["psnr"] > 19
 
 

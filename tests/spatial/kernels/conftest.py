@@ -34,6 +34,13 @@ def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     return request.param
 
 
+@pytest.fixture
+def compiled() -> None:
+    """For what does not depend on the instruction set: any compiled kernels."""
+    if not native.available():
+        pytest.skip("no kernels are compiled: install a C++20 compiler, then pip install -e .")
+
+
 @pytest.fixture(scope="session")
 def wide_kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """The code that AVX-512 runs (16 floats a register), compiled for the best set that this processor has."""
@@ -120,7 +127,7 @@ class Scene(NamedTuple):
         return Scene(*(t.to(dtype) if isinstance(t, Tensor) else t for t in self))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_scene() -> Callable[..., Scene]:
     """Returns a function (num, seed, num_cameras) that makes a scene of float32-exact numbers in float64.
 
@@ -165,7 +172,7 @@ class Flat(NamedTuple):
         return self.means2d, self.conics, self.opacities, self.depths, self.radii, self.width, self.height
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_flat() -> Callable[..., Flat]:
     """Returns a function that makes projected Gaussians, thin and round, of float32-exact numbers in float64."""
 

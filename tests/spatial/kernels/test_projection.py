@@ -304,7 +304,7 @@ def test_same_bits_for_any_number_of_threads(instruction_set, dtype, make_scene,
     each_thread_count(run)
 
 
-def test_operator_registration(instruction_set, make_scene):
+def test_operator_registration(compiled, make_scene):
     scene = make_scene(20)
     operator, numbers = torch.ops.spatial.project_gaussians.default, (53, 37, 0.3, 0.01, 1e10, 0.0, False)
     torch.library.opcheck(operator, (*scene[:6], *numbers))
@@ -321,7 +321,7 @@ def test_operator_registration(instruction_set, make_scene):
     )
 
 
-def test_compiled_gradients(instruction_set, make_scene):
+def test_compiled_gradients(compiled, make_scene):
     scene = make_scene(20)
     cotangents = random_cotangents(scene, torch.ones(2, 20))
 
