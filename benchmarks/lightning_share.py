@@ -9,10 +9,10 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
-from steps import BareGaussians, Fox, bare_module, load_fox
+from steps import Fox, bare_module, load_fox
 from tables import begin, goals, parser, require_data, table
 from training_step import scene_of
 
@@ -20,6 +20,7 @@ from data.captures.datamodule import CaptureDataModule
 from representations.gaussians.training import LitGaussians
 from spatial.structures import Gaussians
 from spatial.training.run_folder import RunFolder
+from spatial.training.step_sampler import StepSampler
 from spatial.training.trainer import make_trainer
 
 
@@ -33,18 +34,9 @@ class TimedGaussians(LitGaussians):
         self.begins.append(time.perf_counter())
         super().training_step(batch, batch_idx)
 
-    def resolution_divisor(self, step: int) -> int:
-        return 1
-
-    def sh_degree(self, step: int) -> int:
-        return self.max_sh_degree
-
-
-class TimedBareGaussians(BareGaussians):
-    """The bare one, with the same schedules."""
-
-    resolution_divisor = TimedGaussians.resolution_divisor
-    sh_degree = TimedGaussians.sh_degree
+    def _steps_done(self) -> int:
+        super()._steps_done()  # its cost belongs to the Trainer's side
+        return self.schedule_steps
 
 
 def through_trainer(gaussians: Gaussians, fox: Fox, steps: int) -> float:
@@ -59,11 +51,11 @@ def through_trainer(gaussians: Gaussians, fox: Fox, steps: int) -> float:
 
 
 def in_a_bare_loop(gaussians: Gaussians, fox: Fox, steps: int) -> float:
-    module = bare_module(gaussians, fox, TimedBareGaussians).start()
+    module = bare_module(gaussians, fox).start()
     begins = []
-    for index in range(steps):
+    for step, index in enumerate(islice(StepSampler(len(fox.batches)), steps)):  # the data module's order
         begins.append(time.perf_counter())
-        module.training_step(fox.batches[index % len(fox.batches)], index)
+        module.training_step(fox.batches[index], step)
     return _median_gap_ms(begins)
 
 

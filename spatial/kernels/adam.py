@@ -6,6 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from spatial.kernels import native, reference
+from spatial.kernels.registration import require_same_dtype
 
 
 def adam_step(
@@ -30,8 +31,11 @@ def adam_step(
 
     Raises:
         ValueError: on a tensor that is not contiguous (it is changed in place), or of another shape.
+        TypeError: on lr_scales of another dtype.
     """
-    for name, tensor in {"gradient": gradient, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}.items():
+    require_same_dtype(parameter, lr_scales=lr_scales)
+    state = {"parameter": parameter, "gradient": gradient, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+    for name, tensor in state.items():
         if tensor.shape != parameter.shape or not tensor.is_contiguous() or tensor.dtype != parameter.dtype:
             raise ValueError(f"{name} must be contiguous {parameter.dtype} {list(parameter.shape)}, got {tensor.dtype} "
                              f"{list(tensor.shape)}")  # fmt: skip
@@ -41,6 +45,8 @@ def adam_step(
             lr_scales=lr_scales,
         )
         return
+    visible = None if visible is None else visible.contiguous()
+    lr_scales = None if lr_scales is None else lr_scales.contiguous()
     rows = parameter.shape[0]
     row_size = parameter.numel() // max(rows, 1)
     native.function("adam", parameter)(

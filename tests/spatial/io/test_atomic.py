@@ -21,6 +21,7 @@ def in_child(function: Callable[[], None]) -> None:
     """Runs ``function`` in a forked process, so that what it does to its own rights and limits stays there."""
 
     def body() -> None:
+        torch.set_num_threads(1)  # the child has none of the parent's OpenMP threads, and would wait for them
         try:
             function()
         except BaseException:

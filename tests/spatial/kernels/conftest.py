@@ -53,9 +53,7 @@ def wide_kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     paths = [f"-Dnanobind_DIR={nanobind}", f"-DPython_EXECUTABLE={sys.executable}"]
     subprocess.run(["cmake", "-S", ROOT, "-B", folder, *flags, *paths], check=True, stdout=subprocess.DEVNULL)
     target = f"kernels_{best}"
-    subprocess.run(
-        ["cmake", "--build", folder, "--target", target, "-j", "2"], check=True, stdout=subprocess.DEVNULL
-    )
+    subprocess.run(["cmake", "--build", folder, "--target", target, "-j", "2"], check=True, stdout=subprocess.DEVNULL)
     spec = importlib.util.spec_from_file_location(target, next(folder.glob(f"{target}*")))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -130,9 +130,7 @@ def test_operator_registration(compiled):
     image, target = pair((1, 14, 13, 2))
     mask = random_mask(image.shape)
     for m in (mask, None):
-        torch.library.opcheck(
-            torch.ops.spatial.l1_ssim.default, (image.clone().requires_grad_(), target, m, 0.2), rtol=1e-9
-        )
+        torch.library.opcheck(torch.ops.spatial.l1_ssim.default, (image.clone().requires_grad_(), target, m, 0.2))
     _, moments = torch.ops.spatial.l1_ssim(image, target, mask, 0.2)
     torch.library.opcheck(
         torch.ops.spatial.l1_ssim_vjp.default, (image, target, mask, 0.2, moments, torch.tensor(1.5).double())

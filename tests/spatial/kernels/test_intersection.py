@@ -88,7 +88,7 @@ def test_nothing_visible_is_missing(instruction_set, dtype, make_flat, seed, lon
 
 
 def test_lists_are_much_shorter_than_bounding_boxes(instruction_set, make_flat):
-    flat = make_flat(150, width=160, height=128, sizes=(0.6, 25.0))
+    flat = make_flat(100, width=256, height=192, sizes=(0.6, 40.0))
     tiles = intersect_tiles(*flat.for_tiles())
     boxes = reference.intersection.intersect_tiles(*flat.for_tiles())
     assert len(tiles.flatten_ids) < 0.6 * len(boxes[0])

@@ -160,7 +160,9 @@ def test_equals_dense_compositing_of_opaque_gaussians(instruction_set, dtype, ma
     check(rasterize, case, dtype, assert_near, max_alpha)
 
 
-@pytest.mark.parametrize("parameters", [SCENES["3 cameras"], SCENES["narrow"], OPAQUE], ids=["plain", "narrow", "opaque"])
+@pytest.mark.parametrize(
+    "parameters", [SCENES["3 cameras"], SCENES["narrow"], OPAQUE], ids=["plain", "narrow", "opaque"]
+)
 def test_reference_equals_dense_compositing(make_flat, assert_near, parameters):
     check(by_reference, dense_case(make_flat, **parameters), torch.float64, assert_near)
 
@@ -187,11 +189,11 @@ def by_hand(make_flat, opacities, colors, dtype, depths=None):
     """Wide Gaussians (nearly constant over the image) around pixel (8, 8) of a 16 × 16 image."""
     num = len(opacities)
     flat = make_flat(num, width=16, height=16).to(dtype)
-    ones = torch.ones(1, num, dtype=dtype)
     return flat._replace(
-        means2d=torch.full((1, num, 2), 8.5, dtype=dtype), conics=torch.tensor([0.01, 0, 0.01], dtype=dtype).repeat(1, num, 1),
+        means2d=torch.full((1, num, 2), 8.5, dtype=dtype),
+        conics=torch.tensor([0.01, 0, 0.01], dtype=dtype).repeat(1, num, 1),
         colors=torch.tensor([colors], dtype=dtype), opacities=torch.tensor([opacities], dtype=dtype),
-        depths=torch.arange(1.0, num + 1, dtype=dtype)[None] if depths is None else ones * torch.tensor(depths, dtype=dtype),
+        depths=torch.tensor([depths or list(range(1, num + 1))], dtype=dtype),
         radii=torch.full((1, num, 2), 33, dtype=torch.int32),
     )  # fmt: skip
 
@@ -227,7 +229,9 @@ def test_the_nearer_is_in_front_and_equal_depths_keep_their_order(instruction_se
 
 
 def test_no_gradient_passes_the_clamp(instruction_set, dtype, make_flat):
-    flat = by_hand(make_flat, [1.0], [[1.0]], dtype)._replace(conics=torch.full((1, 1, 3), 1e-9, dtype=dtype) * torch.tensor([1, 0, 1]))
+    flat = by_hand(make_flat, [1.0], [[1.0]], dtype)._replace(
+        conics=torch.full((1, 1, 3), 1e-9, dtype=dtype) * torch.tensor([1, 0, 1])
+    )
     leaves = [t.clone().requires_grad_() for t in flat[:4]]
     rasterize(flat._replace(**dict(zip(NAMES[:4], leaves, strict=True)))).colors.sum().backward()
     assert all((leaf.grad == 0).all() for leaf in (leaves[0], leaves[1], leaves[3]))
@@ -269,7 +273,7 @@ def test_absgrad_equals_brute_force(instruction_set, dtype, make_flat, assert_ne
 
 @pytest.mark.xfail(strict=True, reason="absgrad of more than 32 channels counts the first 32 only")
 def test_absgrad_with_many_channels(instruction_set, make_flat, assert_near):
-    """Channels beyond one pass are rendered in chunks, whose gradients at a pixel add up before their absolute value."""
+    """Channels beyond one pass are rendered in chunks, whose gradients at a pixel add up first, absolute value after."""
     flat = make_flat(5, width=16, height=16, channels=40)
     means2d = flat.means2d.clone().requires_grad_()
     rasterize(flat._replace(means2d=means2d), absgrad=True).colors.sum().backward()

@@ -45,7 +45,9 @@ def test_equals_the_paper(instruction_set, dtype, function, copies):
 @pytest.mark.parametrize("copies", [2, 7, 51])
 def test_copies_look_like_the_old_one(instruction_set, opacity, copies):
     """Blended over one another, the copies are as opaque in the centre, and along a line through it in sum."""
-    result = relocate_gaussians(torch.tensor([opacity]).double(), torch.ones(1, 3).double(), torch.tensor([copies]))
+    result = relocate_gaussians(
+        torch.tensor([opacity], dtype=torch.float64), torch.ones(1, 3).double(), torch.tensor([copies])
+    )
     x = torch.linspace(-8, 8, 4001, dtype=torch.float64)
     old = opacity * torch.exp(-0.5 * x**2)
     one = result.opacities * torch.exp(-0.5 * (x / result.scales[0, 0]) ** 2)

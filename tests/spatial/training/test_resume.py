@@ -69,12 +69,18 @@ def assert_equal(ours: Any, theirs: Any, where: str) -> None:
         assert ours == theirs, where
 
 
+def train_alone(run: Path, **options: Any) -> None:
+    """``train`` in a forked process, which has none of the parent's OpenMP threads and would wait for them."""
+    torch.set_num_threads(1)
+    train(run, **options)
+
+
 def kill_when(ready: Callable[[], bool], run: Path, **options: Any) -> None:
     """Trains in a process of its own, which gets SIGKILL as soon as ``ready()``.
 
     Forked, since a fresh interpreter would spend ten seconds importing for a second of training.
     """
-    process = multiprocessing.get_context("fork").Process(target=train, args=(run,), kwargs=options)
+    process = multiprocessing.get_context("fork").Process(target=train_alone, args=(run,), kwargs=options)
     process.start()
     deadline = time.monotonic() + 90
     try:
