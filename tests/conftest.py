@@ -1,8 +1,9 @@
 """Shared fixtures: where the real captures lie, and shape annotations that are checked while tests run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
@@ -26,6 +27,14 @@ def shared_data() -> Callable[[str], Path]:
         return path
 
     return locate
+
+
+@pytest.fixture
+def without_shape_checks() -> Iterator[None]:
+    """As users run: our own messages, where tests would stop at the annotations already."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")

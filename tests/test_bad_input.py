@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.lib.recfunctions import repack_fields
 from PIL import Image
 from plyfile import PlyData, PlyElement
 
@@ -39,13 +40,14 @@ def scene(tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """The one line of error that a command line ends with; before it there may be notes, and no traceback."""
+    """The error that a command line ends with: one line, notes before it, details of single photos indented after it."""
     capsys.readouterr()
     code = main([str(word) for word in words])
     out, err = capsys.readouterr()
     lines = [line for line in err.splitlines() if line.startswith("spatial: error: ")]
     assert code == 2, err
-    assert len(lines) == 1 and err.splitlines()[-1] == lines[0], err
+    ending = [line for line in err.splitlines() if not line.startswith("  ")]
+    assert len(lines) == 1 and ending[-1] == lines[0], err
     assert "Traceback" not in err and not out
     return lines[0]
 
@@ -190,7 +192,9 @@ def test_disk_full(small_disk: Path, capture: Path, capsys: pytest.CaptureFixtur
     line = refused(capsys, "reconstruct", capture, "--out", run, *QUICK)
     assert f"cannot write {run}" in line and "no space left on the disk; free some" in line
     leftovers = [path for path in run.rglob("*") if ".tmp" in path.name]
-    assert not leftovers and not (run / "scene.ply").exists()
+    assert not leftovers
+    if (run / "scene.ply").exists():  # it is saved first; what is there is whole
+        assert len(load_gaussians(run / "scene.ply")) > 0
     ballast.unlink()
     assert main(["reconstruct", str(capture), "--out", str(run), "--resume", *QUICK]) == 0
     assert len(load_gaussians(run / "scene.ply")) > 0
@@ -277,7 +281,7 @@ def test_nan_in_a_ply(scene: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_ply_without_a_property(scene: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def drop(vertices: np.ndarray) -> np.ndarray:
-        return vertices[[name for name in vertices.dtype.names if name != "rot_2"]].copy()
+        return repack_fields(vertices[[name for name in vertices.dtype.names if name != "rot_2"]])
 
     change_ply(scene, tmp_path / "short.ply", drop)
     line = refused(capsys, "export", tmp_path / "short.ply", "--out", tmp_path / "out", "formats=[spz]")

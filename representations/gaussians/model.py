@@ -64,12 +64,13 @@ def gaussians_from_points(
 
 
 def random_points(cameras_seen: Tensor, focus: Tensor, num: int, *, generator: torch.Generator) -> PointCloud:
-    """Points for a capture that has none: uniform in a ball around what the cameras look at.
+    """Points for a capture that has none: uniform in a ball around what the cameras look at, half as wide as the ring
+    of cameras, since points near a camera explain its photo alone and no other.
 
     Args:
         cameras_seen: [C, 3] camera centres. focus: [3] the point that they look at.
     """
-    radius = (cameras_seen - focus).norm(dim=-1).median()
+    radius = 0.5 * (cameras_seen - focus).norm(dim=-1).median()
     directions = torch.nn.functional.normalize(torch.randn(num, 3, generator=generator), dim=-1)
     distances = torch.rand(num, 1, generator=generator) ** (1 / 3) * radius
     points = focus.float() + directions * distances.float()

@@ -29,11 +29,11 @@ from spatial.errors import SpatialError
 from spatial.geometry.camera_path import focus_point
 from spatial.io.colmap import write_colmap_model
 from spatial.io.gaussian_files import save_gaussians
+from spatial.structures import Capture, Gaussians, PointCloud, View
 from spatial.training.checkpoint_files import latest_checkpoint, load_checkpoint
 from spatial.training.checkpoints import SaveCheckpoints
 from spatial.training.run_folder import RunFolder
 from spatial.training.trainer import make_trainer
-from spatial.structures import Capture, Gaussians, PointCloud, View
 
 logger = logging.getLogger(__name__)
 

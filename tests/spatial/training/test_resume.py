@@ -8,10 +8,11 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import lightning
 import pytest
 import torch
@@ -33,6 +34,14 @@ def _load_script() -> Any:
 
 
 train = _load_script().train
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_shape_checks() -> Iterator[None]:
+    """Checking annotations draws from Python's random numbers, which these runs compare bit for bit."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +78,12 @@ def assert_equal(ours: Any, theirs: Any, where: str) -> None:
         assert ours == theirs, where
 
 
-def train_alone(run: Path, **options: Any) -> None:
-    """``train`` in a forked process, which has none of the parent's OpenMP threads and would wait for them."""
-    torch.set_num_threads(1)
-    train(run, **options)
-
-
 def kill_when(ready: Callable[[], bool], run: Path, **options: Any) -> None:
     """Trains in a process of its own, which gets SIGKILL as soon as ``ready()``.
 
     Forked, since a fresh interpreter would spend ten seconds importing for a second of training.
     """
-    process = multiprocessing.get_context("fork").Process(target=train_alone, args=(run,), kwargs=options)
+    process = multiprocessing.get_context("fork").Process(target=train, args=(run,), kwargs=options)
     process.start()
     deadline = time.monotonic() + 90
     try:

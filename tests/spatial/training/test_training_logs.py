@@ -98,7 +98,7 @@ def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
-def test_log_lines_away_from_a_terminal(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_away_from_a_terminal(caplog: pytest.LogCaptureFixture, without_shape_checks: None) -> None:
     trainer = cast(
         Any, SimpleNamespace(global_step=0, max_steps=1000, callback_metrics={"val/psnr": torch.tensor(25.0)})
     )
