@@ -144,7 +144,7 @@ class Gaussians:
 
     @property
     def sh_degree(self) -> int:
-        return int(round(self.sh.shape[1] ** 0.5)) - 1
+        return round(self.sh.shape[1] ** 0.5) - 1
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float32, Int32, UInt8
@@ -163,7 +163,7 @@ class _VoxelGrid:
     """Open3D's sparse distance field. (Its older ScalableTSDFVolume extracts nothing in release 0.20.)"""
 
     BLOCK = 8  # voxels along the edge of a block
-    ATTRIBUTES = {"tsdf": 1, "weight": 1, "color": 3}
+    ATTRIBUTES: ClassVar[dict[str, int]] = {"tsdf": 1, "weight": 1, "color": 3}
 
     def __init__(self, o3d: Any, voxel_size: float, depth_trunc: float):
         core = o3d.core
