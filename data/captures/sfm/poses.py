@@ -178,7 +178,7 @@ class _Search:
     def finish(self, attempt: Attempt) -> SfmResult:
         left_out = explain_left_out(self.photos, attempt.features, attempt.matches, attempt.models)
         if not attempt.models:
-            hint = "" if learned.is_installed() else f"\nlearned features may find more; run: {learned.INSTALL}"
+            hint = "" if learned.is_installed() else f"\n  learned features may find more; run: {learned.INSTALL}"
             raise SpatialError(describe_failure(self.photos, left_out) + hint)
         model = attempt.models[0]
         self._timed("mapping", lambda: mapping.finish_model(model))

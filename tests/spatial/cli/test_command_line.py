@@ -110,6 +110,9 @@ def toy_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in FILES.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(textwrap.dedent(text).lstrip(), "utf-8")
+    # An editable install may find packages by a hook that comes before all paths.
+    paths_only = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("_editable")]
+    monkeypatch.setattr(sys, "meta_path", paths_only)
     monkeypatch.syspath_prepend(tree)
     monkeypatch.delitem(sys.modules, "configs", raising=False)
     monkeypatch.delitem(sys.modules, "toy", raising=False)
@@ -285,6 +288,6 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
 def test_idle_threads_sleep_unless_the_user_chose(tmp_path: Path) -> None:
     code = "from spatial.cli.main import main; import os; main(['environment']); print(os.environ['OMP_WAIT_POLICY'])"
     path = f"{tmp_path / 'tree'}{os.pathsep}{ROOT}"
-    code = f"import sys; sys.path[:0] = {path.split(os.pathsep)!r}\n" + code
+    code = f"import sys; sys.meta_path[:] = [f for f in sys.meta_path if '_editable' not in type(f).__module__]; sys.path[:0] = {path.split(os.pathsep)!r}\n" + code
     assert python(code).stdout.split()[-1] == "PASSIVE"
     assert python(code, OMP_WAIT_POLICY="ACTIVE").stdout.split()[-1] == "ACTIVE"
