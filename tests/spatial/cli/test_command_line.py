@@ -288,6 +288,7 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
 def test_idle_threads_sleep_unless_the_user_chose(tmp_path: Path) -> None:
     code = "from spatial.cli.main import main; import os; main(['environment']); print(os.environ['OMP_WAIT_POLICY'])"
     path = f"{tmp_path / 'tree'}{os.pathsep}{ROOT}"
-    code = f"import sys; sys.meta_path[:] = [f for f in sys.meta_path if '_editable' not in type(f).__module__]; sys.path[:0] = {path.split(os.pathsep)!r}\n" + code
+    paths_only = "sys.meta_path[:] = [f for f in sys.meta_path if '_editable' not in type(f).__module__]"
+    code = f"import sys; {paths_only}; sys.path[:0] = {path.split(os.pathsep)!r}\n" + code
     assert python(code).stdout.split()[-1] == "PASSIVE"
     assert python(code, OMP_WAIT_POLICY="ACTIVE").stdout.split()[-1] == "ACTIVE"
