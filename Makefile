@@ -11,7 +11,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 BUILT_FROM := pyproject.toml $(wildcard CMakeLists.txt) $(shell find spatial/kernels/native -name '*.cpp' -o -name '*.h' -o -name '*.cu')
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
-MACHINE := OMP_WAIT_POLICY=PASSIVE
+MACHINE := OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=2000
 
 .PHONY: demo test slow bench lint clean
 .DELETE_ON_ERROR:

@@ -17,6 +17,7 @@ from representations.gaussians.reconstruction import scene_extent
 from representations.gaussians.training import LitGaussians
 from spatial.geometry.quaternions import rotation_matrices
 from spatial.structures import Gaussians, View
+from spatial.training.memory import keep_freed_memory
 
 
 class PlainOptimizer(NamedTuple):
@@ -32,6 +33,7 @@ class BareGaussians(LitGaussians):
     """`LitGaussians` without a trainer, at the end of its schedules: full resolution, all SH bands."""
 
     def start(self) -> BareGaussians:
+        keep_freed_memory()
         self.plain_optimizers = [PlainOptimizer(self.configure_optimizers())]
         return self
 

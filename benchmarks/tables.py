@@ -42,7 +42,7 @@ def begin(description: str | None, arguments: argparse.Namespace) -> None:
         os.execve(
             sys.executable,
             [sys.executable, *sys.argv],
-            {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "KINETO_LOG_LEVEL": "99"},
+            {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "2000", "KINETO_LOG_LEVEL": "99"},
         )
     torch.set_num_threads(arguments.threads)
     show(f"{(description or '').splitlines()[0]}\n{machine(arguments.threads)}\n")

@@ -71,7 +71,7 @@ def rasterization(
         means, quats, scales, opacities, viewmats, Ks, width, height, eps2d=eps2d, near_plane=near_plane,
         far_plane=far_plane, radius_clip=radius_clip, antialiased=antialiased,
     )  # fmt: skip
-    seen_opacities = opacities.expand(C, -1)
+    seen_opacities = _per_camera(opacities, C)
     if antialiased:
         seen_opacities = seen_opacities * projection.compensations
     tiles = intersect_tiles(
@@ -98,16 +98,23 @@ def _channels(means, colors, viewmats, projection, sh_degree, render_mode) -> Te
     parts = []
     if "RGB" in render_mode:
         if sh_degree is None:
-            parts.append(colors.expand(C, *colors.shape[-2:]))
+            parts.append(_per_camera(colors, C) if colors.ndim == 2 else colors)
         else:
             positions = -(viewmats[:, :3, :3].mT @ viewmats[:, :3, 3:])[..., 0]  # of the cameras
             dirs = means - positions[:, None, :]
             visible = projection.radii[..., 0] > 0
-            values = spherical_harmonics(sh_degree, dirs, colors.expand(C, *colors.shape[-3:]), visible)
+            coefficients = _per_camera(colors, C) if colors.ndim == 3 else colors
+            values = spherical_harmonics(sh_degree, dirs, coefficients, visible)
             parts.append((values + 0.5).clamp_min(0))
     if "D" in render_mode:
         parts.append(projection.depths[..., None])
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+def _per_camera(values: Tensor, C: int) -> Tensor:
+    """[C, N, …] the same values for each camera. One camera needs no sum in the backward pass, which for SH
+    coefficients would cost as much as the rest of a step."""
+    return values[None] if C == 1 else values.expand(C, *values.shape)
 
 
 def _padded(backgrounds: Tensor | None, channels: int) -> Tensor | None:

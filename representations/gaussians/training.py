@@ -170,7 +170,7 @@ class LitGaussians(lightning.LightningModule):
 
     def _at_resolution(self, batch: Any, divisor: int) -> tuple[Tensor, Tensor | None, Tensor]:
         """Target [H, W, 3] in [0, 1], mask and intrinsics at 1/divisor of the batch's size, averaged by area."""
-        target = batch.image.float() / 255
+        target = batch.image.float().mul_(1 / 255)
         if divisor == 1:
             return target, batch.mask, batch.K
         height, width = target.shape[0] // divisor, target.shape[1] // divisor

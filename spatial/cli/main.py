@@ -73,8 +73,9 @@ def _run_verb(verb: Verb, arguments: Arguments) -> int:
         return _print_config(config)
     plain = resolved(config, verb)
     # Our kernels have a pool of threads of their own. Idle workers of torch's OpenMP would spin for the same cores;
-    # asleep they cost nothing. Only read when torch is first imported, hence here, and only where nobody chose.
+    # soon asleep they cost nothing. Only read when torch is first imported, hence here, and only where nobody chose.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     from spatial.cli.signatures import locate, problems, takes
 
     # A root function with a parameter `config` is handed the settings as plain values, to keep beside its results.

@@ -42,6 +42,10 @@ def rasterize_gaussians(
         absgrad: the backward pass leaves Σ |gradient at a pixel| [C, N, 2] in ``means2d.absgrad`` (Ye 2024, AbsGS).
 
     Differentiable by means2d, conics, colors, opacities and backgrounds.
+
+    Raises:
+        ValueError: on absgrad with more than 32 channels, which are blended in passes of their own: absolute values of
+            a pixel's whole gradient cannot be had from its parts.
     """
     C, N = means2d.shape[:2]
     require_shape("means2d", means2d, C, N, 2)
@@ -51,7 +55,9 @@ def rasterize_gaussians(
     require_same_dtype(means2d, conics=conics, colors=colors, opacities=opacities, backgrounds=backgrounds)
     channels = colors.shape[-1]
     if channels > MAX_CHANNELS:
-        return _in_chunks(means2d, conics, colors, opacities, width, height, tiles, backgrounds, max_alpha, absgrad)
+        if absgrad:
+            raise ValueError(f"absgrad needs at most {MAX_CHANNELS} channels, got {channels}")
+        return _in_chunks(means2d, conics, colors, opacities, width, height, tiles, backgrounds, max_alpha)
     if not native.library():
         return Rasterization(
             *reference.rasterization.rasterize_gaussians(
@@ -68,12 +74,12 @@ def rasterize_gaussians(
     return Rasterization(image, alphas.unsqueeze(-1))
 
 
-def _in_chunks(means2d, conics, colors, opacities, width, height, tiles, backgrounds, max_alpha, absgrad):
+def _in_chunks(means2d, conics, colors, opacities, width, height, tiles, backgrounds, max_alpha):
     parts = [
         rasterize_gaussians(
             means2d, conics, colors[..., i : i + MAX_CHANNELS], opacities, width, height, tiles,
             backgrounds=None if backgrounds is None else backgrounds[..., i : i + MAX_CHANNELS],
-            max_alpha=max_alpha, absgrad=absgrad and i == 0,
+            max_alpha=max_alpha,
         )
         for i in range(0, colors.shape[-1], MAX_CHANNELS)
     ]  # fmt: skip
@@ -116,20 +122,22 @@ def _vjp_cpu(
 
 
 def _setup_context(ctx, inputs, output):
-    means2d, conics, colors, opacities, backgrounds, ctx.width, ctx.height, *tiles, ctx.max_alpha, absgrad = inputs
-    ctx.has_backgrounds = backgrounds is not None
+    means2d, conics, colors, opacities, _backgrounds, ctx.width, ctx.height, *tiles, ctx.max_alpha, absgrad = inputs
+    ctx.set_materialize_grads(False)
     ctx.absgrad = absgrad  # an output in disguise: the backward pass fills it, so it must not be a saved tensor
     ctx.save_for_backward(means2d, conics, colors, opacities, *tiles, *output)
 
 
 def _backward(ctx, v_image, v_alphas):
     means2d, conics, colors, opacities, *tiles, image, alphas = ctx.saved_tensors
+    if v_image is None:
+        v_image = torch.zeros_like(image)
     gradients = _rasterize_vjp(
         means2d, conics, colors, opacities, ctx.width, ctx.height, *tiles, ctx.max_alpha, ctx.absgrad, image, alphas,
-        v_image.contiguous(), v_alphas.contiguous(),
+        v_image.contiguous(), None if v_alphas is None else v_alphas.contiguous(),
     )  # fmt: skip
     v_backgrounds = None
-    if ctx.has_backgrounds:
+    if ctx.needs_input_grad[4]:
         v_backgrounds = ((1 - alphas)[..., None] * v_image).sum(dim=(1, 2))
     return (*gradients, v_backgrounds, *[None] * 8)
 
@@ -137,7 +145,7 @@ def _backward(ctx, v_image, v_alphas):
 _rasterize_vjp = register(
     "rasterize_gaussians_vjp(Tensor means2d, Tensor conics, Tensor colors, Tensor opacities, int width, int height, "
     "Tensor flatten_ids, Tensor tile_offsets, Tensor slots, Tensor slot_offsets, float max_alpha, Tensor(a!) absgrad, "
-    "Tensor image, Tensor alphas, Tensor v_image, Tensor v_alphas) -> (Tensor, Tensor, Tensor, Tensor)",
+    "Tensor image, Tensor alphas, Tensor v_image, Tensor? v_alphas) -> (Tensor, Tensor, Tensor, Tensor)",
     cpu=_vjp_cpu,
     fake=lambda means2d, conics, colors, opacities, *_: tuple(
         torch.empty_like(t) for t in (means2d, conics, colors, opacities)

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from spatial.training.checkpoint_files import latest_checkpoint, load_checkpoint
 from spatial.training.checkpoints import AtomicCheckpointIO, SaveCheckpoints
 from spatial.training.loggers import CsvLogger, tensorboard_logger
+from spatial.training.memory import keep_freed_memory
 from spatial.training.progress import Progress
 from spatial.training.run_folder import RunFolder
 
@@ -40,6 +41,7 @@ def make_trainer(
         accelerator: as Lightning names it.
     """
     quiet_lightning()
+    keep_freed_memory()
     saved = latest_checkpoint(run.checkpoints)
     first_step = int(load_checkpoint(saved)["global_step"]) if saved else 0
     own: list[Callback] = [checkpoint or SaveCheckpoints(run.checkpoints)]
@@ -72,6 +74,6 @@ def quiet_lightning() -> None:
     """Drops Lightning's banners, tips and advice that cannot apply to an endless in-process loader."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for message in (".*does not have many workers.*", ".*`IterableDataset` has `__len__` defined.*"):
+    for message in (".*does not have many workers.*", ".*`IterableDataset` has `__len__` defined.*", ".*no `validation_step`.*"):
         warnings.filterwarnings("ignore", message=message)
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\..*")

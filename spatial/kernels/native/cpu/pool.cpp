@@ -12,8 +12,10 @@
 namespace spatial {
 namespace {
 
-// Between two operations of a step the workers spin this often before they sleep: waking one costs about 50 µs.
-constexpr int kSpins = 2000;
+// Between two operations of a step the workers spin this often before they sleep, since waking one costs about 50 µs, and
+// now and then offer the core to others: PyTorch's own threads want it for what is computed between our operations.
+constexpr int kSpins = 10000;
+constexpr int kSpinsAtOnce = 20;
 
 inline void pause_briefly() {
 #if defined(__x86_64__)
@@ -60,7 +62,8 @@ class Pool {
     void work() {
         uint64_t seen = 0;
         for (;;) {
-            for (int i = 0; i < kSpins && generation_.load(std::memory_order_acquire) == seen; ++i) pause_briefly();
+            for (int i = 1; i < kSpins && generation_.load(std::memory_order_acquire) == seen; ++i)
+                i % kSpinsAtOnce ? pause_briefly() : std::this_thread::yield();
             {
                 std::unique_lock<std::mutex> lock(mutex_);
                 wake_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != seen; });

@@ -92,7 +92,7 @@ void rasterize_tile_vjp(const RasterizationInputs<Real>& in, const Rasterization
     GroupSet<Layout::kGroups> running;
     tile.start_rays(transmittance, running);
     tile.for_each_pixel(in, [&](int to, int64_t from) {
-        Real total = -(1 - ct.render_alphas[from]) * ct.v_render_alphas[from];
+        Real total = ct.v_render_alphas ? -(1 - ct.render_alphas[from]) * ct.v_render_alphas[from] : Real(0);
         for (int d = 0; d < channels.count(); ++d) {
             v_color[d][to] = ct.v_render_colors[from * channels.count() + d];
             total += ct.render_colors[from * channels.count() + d] * v_color[d][to];

@@ -22,7 +22,8 @@ void rasterize(const RasterizationInputs<Real>& in, Real* render_colors /* [C, H
 template <class Real>
 struct RasterizationCotangents {
     const int32_t *slot_offsets, *slots;  // as count_ and fill_intersections give them
-    const Real *render_colors, *render_alphas, *v_render_colors, *v_render_alphas;
+    const Real *render_colors, *render_alphas, *v_render_colors;
+    const Real* v_render_alphas;  // or null: zero
     Real *v_means2d, *v_conics, *v_colors, *v_opacities;
     Real* v_means2d_abs;  // [C, N, 2] or null: Σ |gradient at a pixel| (AbsGS)
 };
