@@ -194,7 +194,8 @@ def _write_photos(
         write = _photographer(folder, lens, seed)
         with ThreadPoolExecutor(num_threads) as pool:
             for done, _ in enumerate(pool.map(write, names, cameras), start=1):
-                logger.info("wrote synthetic photo %d of %d", done, len(names))
+                if done == len(names) or done % 8 == 0:
+                    logger.info("wrote synthetic photo %d of %d", done, len(names))
                 if progress is not None:
                     progress(done, len(names))
     finally:

@@ -24,18 +24,22 @@ from representations.gaussians.products import (
     write_run_report,
     write_video,
 )
+from representations.gaussians.pruning import ViewPruning
 from representations.gaussians.training import LitGaussians
 from spatial.errors import SpatialError
 from spatial.geometry.camera_path import focus_point
 from spatial.io.colmap import write_colmap_model
 from spatial.io.gaussian_files import save_gaussians
-from spatial.structures import Capture, Gaussians, PointCloud, View
+from spatial.structures import Camera, Capture, Gaussians, PointCloud, View
 from spatial.training.checkpoint_files import latest_checkpoint, load_checkpoint
 from spatial.training.checkpoints import SaveCheckpoints
+from spatial.training.memory import available_bytes
 from spatial.training.run_folder import RunFolder
 from spatial.training.trainer import make_trainer
 
 logger = logging.getLogger(__name__)
+
+BYTES_A_GAUSSIAN = 3000  # in training at SH degree 3: twice what benchmarks/training_step.py measures, since tile lists vary
 
 
 def reconstruct(
@@ -45,6 +49,7 @@ def reconstruct(
     load_capture: Callable[..., Capture],
     data: Callable[..., Any],
     model: Callable[..., LitGaussians],
+    pruning: Callable[..., ViewPruning] | None = None,
     max_steps: int,
     sh_degree: int = 3,
     initial_opacity: float = 0.3,
@@ -65,6 +70,7 @@ def reconstruct(
         data: ``data(views, seed=…)``, a Lightning data module of one view a step with ``train_views``,
             ``held_out_views`` and ``hold_out_every``.
         model: ``model(gaussians, max_steps=…, extent=…, view_names=…, …)``.
+        pruning: ``pruning(cameras, points)`` of the training photos.
         max_steps: training steps; may grow when a run resumes.
         exports: further file formats by suffix, beside scene.ply.
         config: the resolved configuration, kept in the run.
@@ -78,7 +84,11 @@ def reconstruct(
             capture = load_capture(Path(input), work_dir=run.path / "poses", seed=seed)
         views = data(capture.views, seed=seed)
         split = Split.of(views)
-        module = _build(capture, split, model, max_steps, sh_degree, initial_opacity, antialiased, num_random_points, seed)
+        module = _build(
+            capture, split, model, max_steps, sh_degree, initial_opacity, antialiased, num_random_points, seed,
+            pruning=pruning(split.train_cameras(), capture.points) if pruning else None,
+        )  # fmt: skip
+        _limit_to_memory(module)
         saving = SaveCheckpoints(run.checkpoints, every_s=checkpoint_every_s)
         trainer = make_trainer(run, max_steps=max_steps, checkpoint=saving)
         with stage("training", seconds):
@@ -113,6 +123,11 @@ class Split(NamedTuple):
     def of(data: Any) -> Split:
         """The split that a data module made."""
         return Split(data.train_views.views, data.held_out_views.views, data.hold_out_every, data.train_views.scale)
+
+    def train_cameras(self) -> list[Camera]:
+        """Of the training photos at the size at which they are used."""
+        cameras = [view.camera for view in self.train]
+        return [c.resized(round(c.width * self.scale), round(c.height * self.scale)) for c in cameras]
 
 
 def finish(
@@ -168,7 +183,7 @@ def scene_extent(views: Sequence[View], points: PointCloud) -> float:
 
 def _build(
     capture: Capture, split: Split, model: Callable[..., LitGaussians], max_steps: int, sh_degree: int, opacity: float,
-    antialiased: bool, num_random_points: int, seed: int,
+    antialiased: bool, num_random_points: int, seed: int, pruning: ViewPruning | None,
 ) -> LitGaussians:  # fmt: skip
     points = capture.points
     if not len(points):
@@ -180,8 +195,20 @@ def _build(
     gaussians = gaussians_from_points(points, sh_degree=sh_degree, opacity=opacity, antialiased=antialiased)
     return model(
         gaussians, max_steps=max_steps, extent=scene_extent(capture.views, capture.points),
-        view_names=[view.name for view in split.train], random_background=capture.has_alpha, seed=seed,
+        view_names=[view.name for view in split.train], pruning=pruning, random_background=capture.has_alpha, seed=seed,
     )  # fmt: skip
+
+
+def _limit_to_memory(module: LitGaussians) -> None:
+    """Lowers the densification's cap where the memory at hand would not hold so many."""
+    strategy: Any = module.densification
+    affordable = available_bytes() // 2 // BYTES_A_GAUSSIAN
+    if affordable < strategy.max_gaussians:
+        logger.warning(
+            "at most %s Gaussians instead of %s: half of the free memory holds no more",
+            f"{affordable:,}", f"{strategy.max_gaussians:,}",
+        )  # fmt: skip
+        strategy.max_gaussians = affordable
 
 
 def _video(path: Path, gaussians: Gaussians, capture: Capture, seconds: float) -> Video | None:

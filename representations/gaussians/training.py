@@ -13,6 +13,7 @@ from torch import Tensor
 from representations.gaussians.exposure import Exposure
 from representations.gaussians.model import GaussianModel
 from representations.gaussians.optimization import VisibleAdam
+from representations.gaussians.pruning import ViewPruning
 from representations.gaussians.rendering import rasterization
 from spatial.errors import SpatialError
 from spatial.kernels.image_loss import l1_ssim_loss
@@ -39,6 +40,7 @@ class LitGaussians(lightning.LightningModule):
     Args:
         gaussians: where training starts.
         densification: how Gaussians come and go.
+        pruning: which of them go because the photos do not show them; None for none beyond the densification's.
         max_steps: length of the schedules (the trainer's own limit may be lower, never higher).
         extent: size of the scene in world units; learning rates of positions scale with it.
         view_names: names of the training photos, for messages and for exposures.
@@ -48,7 +50,7 @@ class LitGaussians(lightning.LightningModule):
         sh_degree_until: share of the training after which all SH bands are in use, one more at a time.
         coarse_until: share of the training before which images are smaller: 1/4, then 1/2, then full.
         ssim_weight: of the loss; the rest is L1.
-        opacity_reg, scale_reg: weights of mean opacity and mean scale, which make superfluous Gaussians fade.
+        opacity_reg, scale_reg: weights of mean opacity and of mean scale / extent, which make superfluous Gaussians fade.
         random_background: behind what is not part of the scene, so that black things do not vanish on black.
         exposure: learn a colour transform a photo (for captures whose exposure changes).
     """
@@ -61,6 +63,7 @@ class LitGaussians(lightning.LightningModule):
         max_steps: int,
         extent: float,
         view_names: list[str],
+        pruning: ViewPruning | None = None,
         means_lr: float = 1.6e-4,
         means_lr_final: float = 1.6e-6,
         scales_lr: float = 5e-3,
@@ -83,6 +86,7 @@ class LitGaussians(lightning.LightningModule):
         self.automatic_optimization = False
         self.model = GaussianModel(gaussians)
         self.densification = densification
+        self.pruning = pruning
         self.schedule_steps, self.extent, self.view_names = max_steps, extent, view_names
         self.means_lr, self.means_lr_final = means_lr * extent, means_lr_final * extent
         self.learning_rates = {
@@ -138,6 +142,8 @@ class LitGaussians(lightning.LightningModule):
         self.densification.update(
             step + 1, self.schedule_steps, self.model, optimizer.optimizer, extent=self.extent, generator=self.generator
         )
+        if self.pruning:
+            self.pruning.update(step + 1, self.schedule_steps, self.model, optimizer.optimizer, self.generator)
         if not len(self.model):
             raise SpatialError("no Gaussian is left: pruning removed all; lower model.densification.min_opacity")
         self._log(step + 1, loss, image, target, mask)
@@ -190,7 +196,7 @@ class LitGaussians(lightning.LightningModule):
         if self.opacity_reg:
             total = total + self.opacity_reg * self.model.logit_opacities.sigmoid().mean()
         if self.scale_reg:
-            total = total + self.scale_reg * self.model.log_scales.exp().mean()
+            total = total + self.scale_reg * self.model.log_scales.exp().mean() / self.extent
         if self.exposure:
             total = total + self.exposure.regularisation()
         return total

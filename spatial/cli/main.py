@@ -23,6 +23,7 @@ from spatial.io.atomic import write_error
 
 logger = logging.getLogger("spatial")
 
+PACKAGES = ("spatial", "data", "representations")  # whose notes are for whoever runs a command
 DONE, BUG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -143,8 +144,9 @@ def _set_up_logging(verbose: bool) -> None:
     handler = _StderrHandler()
     handler.setFormatter(_Formatter())
     handler.setLevel(logging.DEBUG if verbose else logging.INFO)
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
     logging.captureWarnings(True)
     warnings.formatwarning = lambda message, *_, **__: str(message)
     if not verbose:
