@@ -137,7 +137,13 @@ def test_two_photos_of_one_name_in_different_folders(capture: Path, tmp_path: Pa
     assert main(["reconstruct", str(capture), "--out", str(tmp_path / "run"), *QUICK, "data.hold_out_every=2"]) == 0
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["num_photos"] == 9
-    assert [view["name"] for view in metrics["views"]] == ["high/0.png", "high/2.png", "high/4.png", "low/1.png", "low/3.png"]
+    assert [view["name"] for view in metrics["views"]] == [
+        "high/0.png",
+        "high/2.png",
+        "high/4.png",
+        "low/1.png",
+        "low/3.png",
+    ]
     pictures = {path.name for path in (tmp_path / "run" / "pictures").glob("*.jpg")}
     assert {"high__0.jpg", "low__1.jpg"} <= pictures
 

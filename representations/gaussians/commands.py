@@ -28,7 +28,9 @@ from spatial.training.run_folder import read_config
 logger = logging.getLogger(__name__)
 
 
-def evaluate(*, input: str, load_capture: Callable[..., Capture], data: Callable[..., Any], out: str | None = None) -> dict:
+def evaluate(
+    *, input: str, load_capture: Callable[..., Capture], data: Callable[..., Any], out: str | None = None
+) -> dict:
     """Scores of a run's scene on its held-out photos, printed, and written to ``out`` where given."""
     run, split = Path(input), run_views(input, load_capture, data)
     result = evaluate_views(load_gaussians(scene_file(input)), split.held_out, scale=split.scale)

@@ -41,6 +41,8 @@ class DefaultDensification(nn.Module):
         self.max_gaussians, self.grad_threshold, self.absgrad = max_gaussians, grad_threshold, absgrad
         self.start, self.stop, self.every = start, stop, every
         self.small, self.min_opacity, self.max_scale, self.growth = small, min_opacity, max_scale, growth
+        self.gradient_sums: Tensor
+        self.counts: Tensor
         self.register_buffer("gradient_sums", torch.zeros(0))
         self.register_buffer("counts", torch.zeros(0))
 

@@ -126,9 +126,7 @@ def write_video(path: Path, gaussians: Gaussians, cameras: Sequence[Camera], sec
     first = cameras[0]
     shrink = min(1.0, VIDEO_LONGEST_SIDE / max(first.width, first.height))
     width, height = (2 * round(side * shrink / 2) for side in (first.width, first.height))  # H.264 wants even sides
-    path_cameras = video_path(
-        cameras, num_frames=round(seconds * FRAMES_PER_SECOND), width=width, height=height
-    )
+    path_cameras = video_path(cameras, num_frames=round(seconds * FRAMES_PER_SECOND), width=width, height=height)
     poster = picture_of(gaussians, path_cameras[len(path_cameras) // 3])  # a swing begins at its far end
     write_frames(path, (picture_of(gaussians, camera) for camera in path_cameras), fps=FRAMES_PER_SECOND)
     return Video(path.name, poster)
@@ -175,7 +173,11 @@ def training_curves(run: RunFolder) -> list[Curve]:
     """Loss, PSNR and number of Gaussians over steps, as logged."""
     path = run.path / "metrics.csv"
     rows = read_rows(path) if path.exists() else []
-    titles = {"train/loss": "Training loss", "train/psnr": "PSNR of training photos, dB", "train/num_gaussians": "Gaussians"}
+    titles = {
+        "train/loss": "Training loss",
+        "train/psnr": "PSNR of training photos, dB",
+        "train/num_gaussians": "Gaussians",
+    }
     curves = []
     for column, title in titles.items():
         kept = [row for row in rows if row.get(column)]

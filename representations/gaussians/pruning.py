@@ -41,7 +41,9 @@ class ViewPruning:
         self.min_pixels, self.num_views = min_pixels, num_views
         nearest = [nearest_depth(camera, points) for camera in self.cameras] if free_space else []
         self.free = [
-            (camera, free_space * depth) for camera, depth in zip(self.cameras, nearest, strict=False) if depth is not None
+            (camera, free_space * depth)
+            for camera, depth in zip(self.cameras, nearest, strict=False)
+            if depth is not None
         ]
 
     @torch.no_grad()

@@ -39,7 +39,9 @@ from spatial.training.trainer import make_trainer
 
 logger = logging.getLogger(__name__)
 
-BYTES_A_GAUSSIAN = 3000  # in training at SH degree 3: twice what benchmarks/training_step.py measures, since tile lists vary
+BYTES_A_GAUSSIAN = (
+    3000  # in training at SH degree 3: twice what benchmarks/training_step.py measures, since tile lists vary
+)
 
 
 def reconstruct(
@@ -153,7 +155,9 @@ def finish(
         every=split.every, num_held_out=len(split.held_out), num_views=len(capture.views),
         scale_note=_scale_note(split),
     )  # fmt: skip
-    write_run_report(run, capture, split.held_out, gaussians, evaluation, words, seconds, pictures, exported, video, interrupted)
+    write_run_report(
+        run, capture, split.held_out, gaussians, evaluation, words, seconds, pictures, exported, video, interrupted
+    )
     if evaluation.psnr is not None:
         logger.info("held-out PSNR %.2f dB, SSIM %.3f, %d Gaussians", evaluation.psnr, evaluation.ssim, len(gaussians))
 
@@ -177,7 +181,9 @@ def scene_extent(views: Sequence[View], points: PointCloud) -> float:
     target = points.points.float().median(0).values if len(points) else focus_point([v.camera for v in views]).float()
     extent = (centres - target).norm(dim=-1).median().item()
     if not extent > 0:
-        raise SpatialError("all cameras stand at one point: there is no parallax to reconstruct from; move while taking photos")
+        raise SpatialError(
+            "all cameras stand at one point: there is no parallax to reconstruct from; move while taking photos"
+        )
     return extent
 
 
@@ -187,7 +193,9 @@ def _build(
 ) -> LitGaussians:  # fmt: skip
     points = capture.points
     if not len(points):
-        logger.warning("the capture has no points: starting from %d random ones in front of the cameras", num_random_points)
+        logger.warning(
+            "the capture has no points: starting from %d random ones in front of the cameras", num_random_points
+        )
         cameras = [view.camera for view in capture.views]
         centres = torch.stack([camera.position for camera in cameras]).float()
         generator = torch.Generator().manual_seed(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import lightning
@@ -159,7 +160,7 @@ class LitGaussians(lightning.LightningModule):
         progress = step / max(1.0, self.sh_degree_until * self.schedule_steps)
         return min(self.max_sh_degree, int(progress * (self.max_sh_degree + 1)))
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         self.model.resize(len(checkpoint["state_dict"]["model.means"]))
         for name, value in checkpoint["state_dict"].items():  # buffers of the strategy grow with the Gaussians
             if name.startswith("densification."):
@@ -245,4 +246,3 @@ class LitGaussians(lightning.LightningModule):
             if not parameter.isfinite().all():
                 return f"the loss on {photo} is not finite because {name} is not; the last checkpoint is whole"
         return f"the loss on {photo} is not finite; check that photo and its camera; the last checkpoint is whole"
-

@@ -41,7 +41,15 @@ def adam_step(
                              f"{list(tensor.shape)}")  # fmt: skip
     if not native.library():
         reference.adam.adam_step(
-            parameter, gradient, exp_avg, exp_avg_sq, step=step, lr=lr, betas=betas, eps=eps, visible=visible,
+            parameter,
+            gradient,
+            exp_avg,
+            exp_avg_sq,
+            step=step,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            visible=visible,
             lr_scales=lr_scales,
         )
         return

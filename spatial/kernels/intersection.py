@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -43,7 +44,7 @@ def intersect_tiles(
     Nothing here is differentiable. Raises OverflowError beyond 2³¹ intersections.
     """
     require_same_dtype(means2d, conics=conics, opacities=opacities, depths=depths)
-    call = _intersect if native.library() else reference.intersection.intersect_tiles
+    call: Callable = _intersect if native.library() else reference.intersection.intersect_tiles
     inputs = [t.detach().contiguous() for t in (means2d, conics, opacities, depths, radii)]
     return TileIntersections(*call(*inputs, width, height))
 
@@ -56,7 +57,9 @@ def _intersect_cpu(means2d, conics, opacities, depths, radii, width, height):
     )
     num = len(found)
     if num >= 2**31:
-        raise OverflowError(f"{num} tile intersections: Gaussians are too large or too many for an image {width}×{height}")
+        raise OverflowError(
+            f"{num} tile intersections: Gaussians are too large or too many for an image {width}×{height}"
+        )
     slot_offsets, tile_offsets = radii.new_empty(C * N + 1), radii.new_empty(C * rows * columns + 1)
     flatten_ids, slots = radii.new_empty(num), radii.new_empty(num)
     found.fill(*map(native.address, (slot_offsets, tile_offsets, flatten_ids, slots)))

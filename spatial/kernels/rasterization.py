@@ -66,7 +66,7 @@ def rasterize_gaussians(
         )
     sink = torch.zeros_like(means2d) if absgrad else means2d.new_zeros(0)
     if absgrad:
-        means2d.absgrad = sink
+        means2d.absgrad = sink  # type: ignore[attr-defined]
     image, alphas = _rasterize(
         means2d.contiguous(), conics.contiguous(), colors.contiguous(), opacities.contiguous(),
         None if backgrounds is None else backgrounds.contiguous(), width, height, *tiles, max_alpha, sink,

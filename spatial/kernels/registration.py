@@ -36,7 +36,9 @@ def register(
 def require_shape(name: str, tensor: Tensor, *shape: int | None) -> None:
     """Raises ValueError unless the trailing dimensions are ``shape`` (None: any)."""
     actual = tuple(tensor.shape)
-    if len(actual) != len(shape) or any(want is not None and got != want for got, want in zip(actual, shape, strict=True)):
+    if len(actual) != len(shape) or any(
+        want is not None and got != want for got, want in zip(actual, shape, strict=True)
+    ):
         wanted = ", ".join("*" if size is None else str(size) for size in shape)
         raise ValueError(f"{name} must be [{wanted}], got {list(actual)}")
 

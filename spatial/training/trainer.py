@@ -74,6 +74,10 @@ def quiet_lightning() -> None:
     """Drops Lightning's banners, tips and advice that cannot apply to an endless in-process loader."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for message in (".*does not have many workers.*", ".*`IterableDataset` has `__len__` defined.*", ".*no `validation_step`.*"):
+    for message in (
+        ".*does not have many workers.*",
+        ".*`IterableDataset` has `__len__` defined.*",
+        ".*no `validation_step`.*",
+    ):
         warnings.filterwarnings("ignore", message=message)
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\..*")

@@ -25,11 +25,11 @@ def adam_step(
         parameter, gradient, exp_avg, exp_avg_sq = (
             t.view(t.shape[0], -1)[:, :columns] for t in (parameter, gradient, exp_avg, exp_avg_sq)
         )
-        lr = lr * lr_scales
+    rates = lr if lr_scales is None else lr * lr_scales
     rows = slice(None) if visible is None else visible
     with torch.no_grad():
         first = betas[0] * exp_avg[rows] + (1 - betas[0]) * gradient[rows]
         second = betas[1] * exp_avg_sq[rows] + (1 - betas[1]) * gradient[rows] ** 2
         exp_avg[rows], exp_avg_sq[rows] = first, second
         denominator = (second / (1 - betas[1] ** step)).sqrt() + eps
-        parameter[rows] -= lr / (1 - betas[0] ** step) * first / denominator
+        parameter[rows] -= rates / (1 - betas[0] ** step) * first / denominator

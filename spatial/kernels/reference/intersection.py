@@ -31,4 +31,4 @@ def intersect_tiles(
     slots = by_depth[tile[by_depth].sort(stable=True).indices]
     per_tile = torch.bincount(tile, minlength=C * rows * columns)
     tile_offsets = torch.cat([per_tile.new_zeros(1), per_tile.cumsum(0)])
-    return tuple(t.to(torch.int32) for t in (ids[slots], tile_offsets, slots, slot_offsets))
+    return ids[slots].int(), tile_offsets.int(), slots.int(), slot_offsets.int()

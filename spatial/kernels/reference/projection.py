@@ -51,9 +51,11 @@ def project_gaussians_flat(
         real = (determinant > 0) & determinant.isfinite()
         visible = in_range & real & (effective >= MIN_ALPHA) & inside & (radii > radius_clip).any(-1)
         radii = torch.where(visible[..., None], radii, 0).clamp_max(1 << 24).to(torch.int32)
-    kept = [torch.where(visible.reshape(visible.shape + (1,) * (t.dim() - 2)), t, torch.zeros_like(t))
-            for t in (means2d, depths, conics, compensations)]  # fmt: skip
-    return radii, *kept
+
+    def kept(values: Tensor) -> Tensor:
+        return torch.where(visible.reshape(visible.shape + (1,) * (values.dim() - 2)), values, torch.zeros_like(values))
+
+    return radii, kept(means2d), kept(depths), kept(conics), kept(compensations)
 
 
 def covariances(quats: Tensor, scales: Tensor) -> Tensor:

@@ -31,7 +31,8 @@ def rasterize_gaussians(
     for tile in range(C * rows * columns):
         ids = flatten_ids[tile_offsets[tile] : tile_offsets[tile + 1]]
         corner = means2d.new_tensor([tile % columns, tile // columns % rows]) * TILE_SIZE
-        images.append(_blend(_pixel_centres(corner), *(t[ids] for t in flat), max_alpha))
+        listed = [t[ids] for t in flat]
+        images.append(_blend(_pixel_centres(corner), *listed, max_alpha=max_alpha))
     stacked = torch.stack(images).reshape(C, rows, columns, TILE_SIZE, TILE_SIZE, D + 1)
     image = stacked.permute(0, 1, 3, 2, 4, 5).reshape(C, rows * TILE_SIZE, columns * TILE_SIZE, D + 1)
     image = image[:, :height, :width]
@@ -47,7 +48,9 @@ def _pixel_centres(corner: Tensor) -> Tensor:
     return grid + corner
 
 
-def _blend(pixels: Tensor, means: Tensor, conics: Tensor, colors: Tensor, opacities: Tensor, max_alpha: float) -> Tensor:
+def _blend(
+    pixels: Tensor, means: Tensor, conics: Tensor, colors: Tensor, opacities: Tensor, *, max_alpha: float
+) -> Tensor:
     """[P, D + 1]: colour and accumulated alpha of P pixels under the listed Gaussians, nearest first."""
     dx, dy = (means[None] - pixels[:, None]).unbind(-1)  # [P, L]
     sigmas = 0.5 * (conics[:, 0] * dx**2 + conics[:, 2] * dy**2) + conics[:, 1] * dx * dy

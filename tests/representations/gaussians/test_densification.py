@@ -130,9 +130,7 @@ def test_below_the_threshold_nothing_grows() -> None:
     assert len(model) == 20
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("logit_opacities", -10.0), ("log_scales", 5.0), ("means", float("nan"))]
-)
+@pytest.mark.parametrize(("name", "value"), [("logit_opacities", -10.0), ("log_scales", 5.0), ("means", float("nan"))])
 def test_faint_giant_and_broken_ones_go(name: str, value: float) -> None:
     model, optimizer = make(uniform_gaussians(10, scale=0.005))
     with torch.no_grad():
@@ -159,7 +157,9 @@ def test_the_pull_is_measured_on_what_is_seen(absgrad: bool) -> None:
     camera = orbit_cameras(1, radius=3.0, altitude=0.0, width=48, height=32)[0]
     scene = uniform_gaussians(3, scale=0.1, opacity=0.8)
     scene = dataclasses.replace(scene, means=torch.tensor([[0.0, 0, 0], [0.0, 0.8, 0], [50.0, 0, 0]]))
-    target = render(dataclasses.replace(scene, means=torch.tensor([[0.0, 0.08, 0], [0.0, 0.8, 0], [50.0, 0, 0]])), camera)
+    target = render(
+        dataclasses.replace(scene, means=torch.tensor([[0.0, 0.08, 0], [0.0, 0.8, 0], [50.0, 0, 0]])), camera
+    )
     model = GaussianModel(scene)
     strategy = DefaultDensification(max_gaussians=10, absgrad=absgrad)
     image, _, meta = rasterization(

@@ -93,7 +93,9 @@ def test_the_file_opens_elsewhere(open3d, tmp_path: Path) -> None:
     mesh = fuse_mesh(sphere(), cameras(), voxel_size=0.04)
     write_mesh(mesh, tmp_path / "mesh.ply")
     read = open3d.io.read_triangle_mesh(str(tmp_path / "mesh.ply"))
-    assert np.allclose(np.asarray(read.vertices), mesh.vertices) and np.array_equal(np.asarray(read.triangles), mesh.faces)
+    assert np.allclose(np.asarray(read.vertices), mesh.vertices) and np.array_equal(
+        np.asarray(read.triangles), mesh.faces
+    )
     assert np.abs(np.asarray(read.vertex_colors) * 255 - mesh.colors).max() < 0.51
     assert [path.name for path in tmp_path.iterdir()] == ["mesh.ply"]
 

@@ -9,10 +9,15 @@ from representations.gaussians.optimization import VisibleAdam
 
 def make(num: int = 6) -> tuple[list[torch.nn.Parameter], VisibleAdam]:
     generator = torch.Generator().manual_seed(0)
-    parameters = [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in [(num, 3), (num,), (num, 4, 3)]]
+    parameters = [
+        torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in [(num, 3), (num,), (num, 4, 3)]
+    ]
     names = ("means", "opacities", "sh")
     return parameters, VisibleAdam(
-        [{"params": [p], "name": name, "lr": 0.1 * 3**i} for i, (p, name) in enumerate(zip(parameters, names, strict=True))]
+        [
+            {"params": [p], "name": name, "lr": 0.1 * 3**i}
+            for i, (p, name) in enumerate(zip(parameters, names, strict=True))
+        ]
     )
 
 

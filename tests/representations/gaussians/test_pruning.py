@@ -67,7 +67,13 @@ def test_pixels_shown_is_the_largest_sum_of_blending_weights(scene: Gaussians) -
         )  # fmt: skip
         opacities = scene.opacities[None]
         tiles = intersect_tiles(
-            projected.means2d, projected.conics, opacities, projected.depths, projected.radii, camera.width, camera.height
+            projected.means2d,
+            projected.conics,
+            opacities,
+            projected.depths,
+            projected.radii,
+            camera.width,
+            camera.height,
         )
         weights, _ = rasterize_densely(
             projected.means2d, projected.conics, torch.eye(len(scene))[None], opacities, camera.width, camera.height, tiles,

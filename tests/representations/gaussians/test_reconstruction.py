@@ -22,7 +22,13 @@ from spatial.structures import PointCloud, View
 from spatial.training.run_folder import read_config
 
 STEPS = 150
-SETTINGS = [f"max_steps={STEPS}", "sh_degree=1", "model.coarse_until=0.2", "video_seconds=0.5", "model.densification.max_gaussians=600"]
+SETTINGS = [
+    f"max_steps={STEPS}",
+    "sh_degree=1",
+    "model.coarse_until=0.2",
+    "video_seconds=0.5",
+    "model.densification.max_gaussians=600",
+]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +70,9 @@ def test_the_numbers_say_how_they_were_made(run: Path, metrics: dict) -> None:
     assert read_config(run)["max_steps"] == STEPS
 
 
-def test_the_ply_drawn_again_has_the_psnr_that_was_said(run: Path, metrics: dict, tiny_capture: Path, tmp_path: Path) -> None:
+def test_the_ply_drawn_again_has_the_psnr_that_was_said(
+    run: Path, metrics: dict, tiny_capture: Path, tmp_path: Path
+) -> None:
     capture = load_capture(tiny_capture, work_dir=tmp_path)
     held_out = [view for view in capture.views if view.name in {"0.png", "8.png"}]
     again = evaluate_views(load_gaussians(run / "scene.ply"), held_out, scale=1.0)
@@ -128,7 +136,14 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_threads(tiny_capture: P
             for count, seed in ((1, 42), (2, 42), (1, 43)):
                 torch.set_num_threads(count)
                 out = tmp_path / f"{strategy}-{count}-{seed}"
-                words = ["reconstruct", str(tiny_capture), "--out", str(out), f"densification={strategy}", f"seed={seed}"]
+                words = [
+                    "reconstruct",
+                    str(tiny_capture),
+                    "--out",
+                    str(out),
+                    f"densification={strategy}",
+                    f"seed={seed}",
+                ]
                 assert main([*words, *settings]) == 0
                 written.append((out / "scene.ply").read_bytes())
             assert written[0] == written[1]

@@ -140,9 +140,7 @@ def test_bands_that_are_not_in_use_yet_do_not_move(fit: Callable[..., LitGaussia
 
 def test_small_images_are_the_large_one_averaged() -> None:
     """A constant picture stays constant, a halved camera sees the same, and masks keep whole cells only."""
-    module = LitGaussians(
-        start(5), DefaultDensification(max_gaussians=5), max_steps=10, extent=1.0, view_names=["a"]
-    )
+    module = LitGaussians(start(5), DefaultDensification(max_gaussians=5), max_steps=10, extent=1.0, view_names=["a"])
     image = torch.arange(64 * 48 * 3).reshape(48, 64, 3).to(torch.uint8)
     mask = torch.ones(48, 64, dtype=torch.bool)
     mask[0, 0] = False
@@ -197,7 +195,9 @@ def test_the_loss_curve_is_the_one_that_is_known(fit: Callable[..., LitGaussians
 
         module._log = listen  # type: ignore[method-assign]
 
-    strategy = DefaultDensification(max_gaussians=200, every=20, grad_threshold=4e-4, absgrad=True, start=0.05, stop=0.6)
+    strategy = DefaultDensification(
+        max_gaussians=200, every=20, grad_threshold=4e-4, absgrad=True, start=0.05, stop=0.6
+    )
     options = RATES | {"coarse_until": 0.3, "coarsest": 2, "final_factor": 0.1, "sh_rest_factor": 0.05}
     module = fit(
         start(100, sh_degree=1), true_views, 100, densification=strategy, prepare=record, sh_degree_until=0.5,
