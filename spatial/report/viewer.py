@@ -15,7 +15,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -24,21 +23,27 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 from numpy import ndarray
-from scipy.spatial import cKDTree
-from scipy.spatial.transform import Rotation
 
-from spatial.geometry.camera_path import focus_point, up_direction
+from spatial.geometry.camera_path import up_direction
 from spatial.report.contact_sheet import depth_picture, to_uint8
+from spatial.report.viewer_geometry import (
+    DISTANCE_IN_VIEWER,
+    camera_from_viser,
+    depth_of_focus,
+    focus_distance,
+    frustum_depth,
+    vertical_fov,
+    viser_scale,
+    wxyz_of,
+)
+from spatial.report.viewer_session import REST_S, Session
 from spatial.structures import Camera, Render, View
 
 logger = logging.getLogger(__name__)
 
 MODES = ("Colour", "Depth", "Opacity")
-DISTANCE_IN_VIEWER = 3.0
 FAR_IN_VIEWER = 160.0  # viser's depth pictures end at 167.77
 MAX_DEPTH_LINES = 360
-MIN_SCALE = 1 / 12
-REST_S = 0.15  # a camera that has not moved for so long is at rest
 THUMBNAIL_PX, PHOTO_PX = 200, 640
 MAX_THUMBNAILS = 120
 MOVING_JPEG_QUALITY, RESTING_JPEG_QUALITY = 75, 95
@@ -90,8 +95,8 @@ class Viewer:
         self.views = list(views)
         self.target_fps = target_fps
         cameras = [v.camera for v in self.views]
-        self.viewer_from_world = DISTANCE_IN_VIEWER / _focus_distance(cameras)
-        self._sessions: dict[int, _Session] = {}
+        self.viewer_from_world = DISTANCE_IN_VIEWER / focus_distance(cameras)
+        self._sessions: dict[int, Session] = {}
         self._changed = threading.Condition()
         self._is_closing = False
         self._error: Exception | None = None
@@ -146,8 +151,8 @@ class Viewer:
         first = cameras[0]
         initial = self._server.initial_camera
         initial.position = self._to_viewer(first.position)
-        initial.look_at = self._to_viewer(first.position + first.forward * _depth_of_focus(first, cameras))
-        initial.fov = _vertical_fov(first)
+        initial.look_at = self._to_viewer(first.position + first.forward * depth_of_focus(first, cameras))
+        initial.fov = vertical_fov(first)
 
     def _add_controls(self) -> None:
         gui = self._server.gui
@@ -177,20 +182,20 @@ class Viewer:
 
     def _add_frusta(self) -> None:
         cameras = [v.camera for v in self.views]
-        depth = _frustum_depth(cameras) * self.viewer_from_world
+        depth = frustum_depth(cameras) * self.viewer_from_world
         # A client that stands where a photo was taken must see the render, not the photo pinned to that frustum.
         self._server.initial_camera.near = 1.1 * depth if cameras else 0.01
         self._frusta: list[Any] = []
         for index, camera in enumerate(cameras):
             frustum = self._server.scene.add_camera_frustum(
                 f"/cameras/{index:05d}",
-                fov=_vertical_fov(camera),
+                fov=vertical_fov(camera),
                 aspect=camera.width / camera.height,
-                scale=depth * _viser_scale(camera),
+                scale=depth * viser_scale(camera),
                 thickness=1.5,
                 thickness_units="screen",
                 color=(79, 195, 168),
-                wxyz=_wxyz(camera),
+                wxyz=wxyz_of(camera),
                 position=self._to_viewer(camera.position),
             )
             frustum.on_click(partial(self._frustum_clicked, index))
@@ -222,12 +227,12 @@ class Viewer:
         camera = self.views[index].camera
         canvas_aspect = client.camera.aspect
         wide_enough = 2 * math.atan(camera.width / (2 * float(camera.K[0, 0])) / canvas_aspect)
-        focus_depth = _depth_of_focus(camera, [v.camera for v in self.views])
+        focus_depth = depth_of_focus(camera, [v.camera for v in self.views])
         with client.atomic():
-            client.camera.wxyz = _wxyz(camera)
+            client.camera.wxyz = wxyz_of(camera)
             client.camera.position = self._to_viewer(camera.position)
             client.camera.look_at = self._to_viewer(camera.position + camera.forward * focus_depth)
-            client.camera.fov = max(_vertical_fov(camera), wide_enough)
+            client.camera.fov = max(vertical_fov(camera), wide_enough)
         self._photo.value = self.views[index].name
         self._photo_image.image = self._load_small(index, PHOTO_PX)
         self._photo_image.visible = True
@@ -244,7 +249,7 @@ class Viewer:
 
     def _connect(self, client: Any) -> None:
         with self._changed:
-            self._sessions[client.client_id] = _Session(client)
+            self._sessions[client.client_id] = Session(client)
             self._changed.notify_all()
         client.camera.on_update(lambda _: self._moved(client.client_id))
 
@@ -287,7 +292,7 @@ class Viewer:
                 camera = self._camera(session.client.camera, scale)
             self._draw_frame(session, camera, is_final=scale == 1.0)
 
-    def _next_session(self) -> _Session | None:
+    def _next_session(self) -> Session | None:
         """The session that has waited longest among those with something to draw."""
         waiting = [s for s in self._sessions.values() if s.needs_frame()]
         return min(waiting, key=lambda s: s.drawn_at, default=None)
@@ -300,7 +305,7 @@ class Viewer:
             handle.wxyz, handle.position / self.viewer_from_world, handle.fov, width=width, height=height
         )
 
-    def _draw_frame(self, session: _Session, camera: Camera, *, is_final: bool) -> None:
+    def _draw_frame(self, session: Session, camera: Camera, *, is_final: bool) -> None:
         began = time.perf_counter()
         with torch.no_grad():
             result = self.render(camera)
@@ -325,52 +330,6 @@ class Viewer:
         return bool(self._frusta) and self._show_cameras.value
 
 
-@dataclass
-class _Session:
-    """What one browser has been sent. ``drawn_scale`` is 0 for nothing yet and 1 for full resolution."""
-
-    client: Any
-    moving_scale: float = 0.25
-    drawn_scale: float = 0.0
-    drawn_at: float = 0.0
-    moved_at: float = -math.inf
-
-    def moved(self) -> None:
-        self.moved_at, self.drawn_scale = time.monotonic(), 0.0
-
-    def needs_frame(self) -> bool:
-        return self.drawn_scale == 0.0 or (self.drawn_scale < 1.0 and self._is_at_rest())
-
-    def next_scale(self) -> float:
-        """The scale of the moving camera first, then twice as fine each time."""
-        if self.drawn_scale == 0.0:
-            return self.moving_scale
-        finer = 2 * self.drawn_scale
-        return finer if finer < 0.75 else 1.0
-
-    def drawn(self, seconds: float, target_seconds: float) -> None:
-        """Books a frame; one drawn at the moving scale corrects that scale towards the wanted time."""
-        self.drawn_at = time.monotonic()
-        if self.drawn_scale in (0.0, self.moving_scale):
-            # The time grows with the area, so the side follows its root; half a step at a time, to settle.
-            correction = (target_seconds / seconds) ** 0.25
-            self.moving_scale = min(1.0, max(MIN_SCALE, self.moving_scale * min(1.5, max(0.5, correction))))
-
-    def _is_at_rest(self) -> bool:
-        return time.monotonic() - self.moved_at > REST_S
-
-
-def camera_from_viser(wxyz: ndarray, position: ndarray, fov_rad: float, *, width: int, height: int) -> Camera:
-    """The pinhole camera of a viser client: OpenCV axes, ``wxyz`` world-from-camera, ``fov_rad`` vertical."""
-    w, x, y, z = wxyz
-    rotation = Rotation.from_quat([x, y, z, w]).as_matrix().T
-    pose = np.eye(4)
-    pose[:3, :3], pose[:3, 3] = rotation, -rotation @ np.asarray(position)
-    focal = height / (2 * math.tan(fov_rad / 2))
-    K = torch.tensor([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]], dtype=torch.float64)
-    return Camera(K, torch.from_numpy(pose), width, height)
-
-
 def _picture(result: Render, depths: ndarray, alphas: ndarray, mode: str) -> UInt8[ndarray, "H W 3"]:
     if mode == "Depth":
         return depth_picture(depths, alphas)
@@ -385,44 +344,3 @@ def _depth_in_viewer(depths: ndarray, alphas: ndarray, viewer_from_world: float)
     depths, alphas = depths[::step, ::step], alphas[::step, ::step]
     is_hit = (depths > 0) & (alphas > 0.5)
     return np.where(is_hit, np.minimum(depths * viewer_from_world, FAR_IN_VIEWER), FAR_IN_VIEWER).astype(np.float32)
-
-
-def _wxyz(camera: Camera) -> ndarray:
-    x, y, z, w = Rotation.from_matrix(camera.camera_from_world[:3, :3].double().numpy().T).as_quat()
-    return np.array([w, x, y, z])
-
-
-def _vertical_fov(camera: Camera) -> float:
-    return 2 * math.atan(camera.height / (2 * float(camera.K[1, 1])))
-
-
-def _focus_distance(cameras: Sequence[Camera]) -> float:
-    """Median distance from the cameras to what they look at, in the world; 3 without cameras."""
-    if not cameras:
-        return DISTANCE_IN_VIEWER
-    focus = focus_point(cameras)
-    return max(float(np.median([float((c.position - focus).norm()) for c in cameras])), 1e-9)
-
-
-def _depth_of_focus(camera: Camera, cameras: Sequence[Camera]) -> float:
-    """How far ahead of ``camera`` the scene's focus lies; where it lies behind, the median distance."""
-    ahead = float((focus_point(cameras) - camera.position) @ camera.forward)
-    median = _focus_distance(cameras)
-    return ahead if ahead > 0.1 * median else median
-
-
-def _frustum_depth(cameras: Sequence[Camera]) -> float:
-    """Depth of frusta that do not hide each other: the median spacing, at most 15 % of the distance to the scene."""
-    longest = 0.15 * _focus_distance(cameras)
-    if len(cameras) < 2:
-        return longest
-    centers = np.stack([c.position.double().numpy() for c in cameras])
-    spacing = float(np.median(cKDTree(centers).query(centers, k=2)[0][:, 1]))
-    return min(max(spacing, 0.2 * longest), longest)
-
-
-def _viser_scale(camera: Camera) -> float:
-    """viser's ``scale`` for a frustum one unit deep: it keeps the volume, not the depth, the same for all lenses."""
-    half_height = camera.height / (2 * float(camera.K[1, 1]))
-    half_width = half_height * camera.width / camera.height
-    return (half_height * half_width / 3) ** (1 / 3)

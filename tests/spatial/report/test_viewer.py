@@ -10,7 +10,9 @@ import torch
 
 from spatial.metrics.image import psnr
 from spatial.report.contact_sheet import depth_picture, to_uint8
-from spatial.report.viewer import Viewer, _Session, camera_from_viser
+from spatial.report.viewer import Viewer
+from spatial.report.viewer_geometry import camera_from_viser
+from spatial.report.viewer_session import Session
 from spatial.structures import Camera, Render, View
 
 pytest.importorskip("viser", reason="viser is not installed")
@@ -150,7 +152,7 @@ def test_camera_of_a_viser_client():
 
 @pytest.mark.parametrize("megapixels_per_second", [0.3, 3, 300])
 def test_moving_resolution_settles_at_the_wanted_frame_rate(megapixels_per_second):
-    session, target_s = _Session(client=None), 1 / 12
+    session, target_s = Session(client=None), 1 / 12
     overhead_s = 0.01
     for _ in range(60):
         session.moved()
@@ -162,7 +164,7 @@ def test_moving_resolution_settles_at_the_wanted_frame_rate(megapixels_per_secon
 
 
 def test_a_resting_camera_is_refined_to_full_resolution_and_then_left_alone(monkeypatch):
-    session, scales = _Session(client=None), []
+    session, scales = Session(client=None), []
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     session.moved_at = 99.0
     while session.needs_frame():
