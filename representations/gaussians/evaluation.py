@@ -67,5 +67,5 @@ def protocol(*, every: int, num_held_out: int, num_views: int, scale_note: str) 
         f"Every {every}th of {num_views} photos by sorted name, the first included, was held out: {num_held_out} photos. "
         f"{scale_note} Renders are rounded to 8 bit. PSNR and SSIM (11-tap Gaussian window of sigma 1.5, windows inside "
         "the image) are means over photos of display sRGB in [0, 1]; pixels outside a mask do not count. "
-        "LPIPS is the alex network's."
+        "LPIPS, where its weights are installed, is the alex network's."
     )

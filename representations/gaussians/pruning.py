@@ -26,7 +26,8 @@ class ViewPruning:
     Args:
         cameras: of the training photos, at the size that is trained on.
         points: what the poses' reconstruction found, for free space; without points nothing is taken for free.
-        every: steps between two looks; a multiple of the densification's, whose sums then have just begun anew.
+        every, every_shown: steps between two looks at free space, and at what photos show (which costs renders);
+            multiples of the densification's interval, whose sums then have just begun anew.
         start, stop: shares of the training between which what photos do not show goes; free space is kept free always.
         min_pixels: a Gaussian that covers less than this in every photo, weighted by how much of it is seen, goes.
         num_views: photos that are looked at each time, drawn anew.
@@ -34,11 +35,11 @@ class ViewPruning:
     """
 
     def __init__(
-        self, cameras: Sequence[Camera], points: PointCloud, *, every: int = 200, start: float = 0.15, stop: float = 0.95,
-        min_pixels: float = 1.0, num_views: int = 16, free_space: float = 0.5,
+        self, cameras: Sequence[Camera], points: PointCloud, *, every: int = 100, every_shown: int = 300, start: float = 0.15, stop: float = 0.95,
+        min_pixels: float = 0.5, num_views: int = 16, free_space: float = 0.5,
     ):  # fmt: skip
-        self.cameras, self.every, self.start, self.stop = list(cameras), every, start, stop
-        self.min_pixels, self.num_views = min_pixels, num_views
+        self.cameras, self.every, self.every_shown = list(cameras), every, every_shown
+        self.start, self.stop, self.min_pixels, self.num_views = start, stop, min_pixels, num_views
         nearest = [nearest_depth(camera, points) for camera in self.cameras] if free_space else []
         self.free = [
             (camera, free_space * depth)
@@ -51,10 +52,10 @@ class ViewPruning:
         self, step: int, max_steps: int, model: GaussianModel, optimizer: VisibleAdam, generator: torch.Generator
     ) -> None:
         """Every ``every`` steps: prunes, unless that would leave nothing."""
-        if step % self.every:
-            return
-        drop = self._in_free_space(model.means.data, generator)
-        if self.min_pixels and self.start * max_steps <= step <= self.stop * max_steps:
+        drop = torch.zeros(len(model), dtype=torch.bool)
+        if step % self.every == 0:
+            drop |= self._in_free_space(model.means.data, generator)
+        if self.min_pixels and step % self.every_shown == 0 and self.start * max_steps <= step <= self.stop * max_steps:
             shown = pixels_shown(model.gaussians(), self._some(self.cameras, generator))
             drop |= shown < self.min_pixels
         if drop.any() and not drop.all():

@@ -43,7 +43,7 @@ def with_one_more(gaussians: Gaussians, mean: torch.Tensor, *, log_scale: float,
     return dataclasses.replace(gaussians, **joined)
 
 
-def update(pruning: ViewPruning, gaussians: Gaussians, *, step: int = 200, max_steps: int = 1000) -> GaussianModel:
+def update(pruning: ViewPruning, gaussians: Gaussians, *, step: int = 300, max_steps: int = 1000) -> GaussianModel:
     model, optimizer = made(gaussians)
     pruning.update(step, max_steps, model, optimizer, torch.Generator().manual_seed(0))
     return model
@@ -91,9 +91,9 @@ def test_what_no_photo_shows_goes_and_pictures_stay(scene: Gaussians) -> None:
         assert difference.abs().mean() < 0.01
 
 
-@pytest.mark.parametrize("step, acts", [(200, True), (150, False), (100, False), (1000, False)])
+@pytest.mark.parametrize("step, acts", [(300, True), (250, False), (100, False), (1000, False)])
 def test_acts_every_so_many_steps_within_its_share_of_the_training(scene: Gaussians, step: int, acts: bool) -> None:
-    pruning = ViewPruning(CAMERAS, NO_POINTS, min_pixels=5.0, start=0.15, stop=0.95)
+    pruning = ViewPruning(CAMERAS, NO_POINTS, min_pixels=5.0, start=0.15, stop=0.95, every_shown=100)
     assert (len(update(pruning, scene, step=step)) < len(scene)) == acts
 
 
@@ -131,7 +131,7 @@ def test_moments_follow(scene: Gaussians) -> None:
         optimizer.state[model.means][name] = torch.arange(len(scene)).float()[:, None].expand(-1, 3).clone()
         assert moment.shape == (len(scene), 3)
     shown = pixels_shown(scene, CAMERAS)
-    ViewPruning(CAMERAS, NO_POINTS, min_pixels=0.5).update(200, 1000, model, optimizer, torch.Generator())
+    ViewPruning(CAMERAS, NO_POINTS, min_pixels=0.5).update(300, 1000, model, optimizer, torch.Generator())
     expected = (shown >= 0.5).nonzero()[:, 0].float()
     assert torch.equal(optimizer.state[model.means]["exp_avg"][:, 0], expected)
 
