@@ -1,6 +1,6 @@
 """Poses from photos: the plain pycolmap recipe against ours, on the same photos, in one run.
 
-    python benchmarks/sfm.py PHOTOS [--rounds 2] [--reference MODEL]
+    python benchmarks/sfm.py [PHOTOS] [--rounds 2] [--reference MODEL]
 
 The rounds alternate, so that a busy machine slows both. Wall and CPU seconds are printed: on a shared machine only the
 latter compare. With ``--reference`` both are compared with a given COLMAP model, else ours with the plain recipe's.
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tables import begin, goals, parser, require_data
 
 SIDE_PX = 960
 
@@ -29,28 +29,42 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         folders: dict[str, Path] = {}
-        print(f"{arguments.photos}, {os.cpu_count()} cores, longer side {SIDE_PX} px")
+        print(f"{arguments.photos.name}, {os.cpu_count()} cores, longer side {SIDE_PX} px")
+        results: dict[str, list[tuple[float, int]]] = {"plain": [], "ours": []}
         print(f"{'recipe':8} {'wall s':>8} {'CPU s':>8}  result")
         for round_number in range(arguments.rounds):
             for recipe in ("plain", "ours"):
                 folders[recipe] = Path(folder) / f"{recipe}{round_number}"
-                _report(recipe, arguments.photos, folders[recipe])
+                results[recipe].append(_report(recipe, arguments.photos, folders[recipe]))
         if arguments.reference:
             for recipe, path in folders.items():
                 print(f"{recipe} against the reference: {_difference(path / 'model', arguments.reference)}")
         else:
             print(f"ours against plain: {_difference(folders['ours'] / 'model', folders['plain'] / 'model')}")
+        (plain_s, plain_photos), (ours_s, ours_photos) = (min(results[recipe]) for recipe in ("plain", "ours"))
+        goals(
+            (
+                f"poses of {arguments.photos.parent.name}: ours against the plain recipe",
+                f"{ours_s:.1f} s, {ours_photos} photos against {plain_s:.1f} s, {plain_photos} photos",
+                "faster, same photos",
+            )
+        )
 
 
-def _report(recipe: str, photos: Path, out: Path) -> None:
-    """Runs one recipe in a process of its own, so that its CPU time is its own, and prints its row."""
+def _report(recipe: str, photos: Path, out: Path) -> tuple[float, int]:
+    """Runs one recipe in a process of its own, so that its CPU time is its own, and prints its row.
+
+    Returns its wall seconds and how many photos it placed.
+    """
     out.mkdir()
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     command = [sys.executable, __file__, str(photos), "--recipe", recipe, "--out", str(out)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    print(f"{recipe:8} {time.perf_counter() - start:8.1f} {cpu_s:8.1f}  {printed}", flush=True)
+    wall_s = time.perf_counter() - start
+    print(f"{recipe:8} {wall_s:8.1f} {cpu_s:8.1f}  {printed}", flush=True)
+    return wall_s, int(printed.split()[0])
 
 
 def _run_recipe(recipe: str, photos: Path, out: Path) -> None:
@@ -123,13 +137,17 @@ def _difference(model_path: Path, reference_path: Path) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("photos", type=Path, help="folder of photos")
-    parser.add_argument("--rounds", type=int, default=1, help="runs of each recipe, alternating")
-    parser.add_argument("--reference", type=Path, help="COLMAP model folder to compare poses with")
-    parser.add_argument("--recipe", choices=["plain", "ours"], help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("photos", type=Path, nargs="?", help="folder of photos; the fox's by default")
+    options.add_argument("--rounds", type=int, default=1, help="runs of each recipe, alternating")
+    options.add_argument("--reference", type=Path, help="COLMAP model folder to compare poses with")
+    options.add_argument("--recipe", choices=["plain", "ours"], help=argparse.SUPPRESS)
+    options.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    arguments = options.parse_args()
+    if not arguments.recipe:
+        begin(__doc__, arguments)
+    arguments.photos = arguments.photos or require_data(arguments, "fox/images")
+    return arguments
 
 
 if __name__ == "__main__":

@@ -91,8 +91,6 @@ def reference_ms(gaussians: Gaussians, fox: Fox) -> tuple[float, float]:
 
     fast = median_ms(step, repeats=20)
     with patch.object(native, "library", lambda: None):
-        # The reference leaves no absolute gradients behind; density control then goes by the plain ones.
-        module.densification.absgrad = False
         return fast, median_ms(step, repeats=3, warm_up=1)
 
 

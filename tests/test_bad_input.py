@@ -304,7 +304,7 @@ def test_ply_reordered_and_in_double_precision_is_read(scene: Path, tmp_path: Pa
     change_ply(scene, tmp_path / "double.ply", rewrite)
     for source, out in ((scene, "one"), (tmp_path / "double.ply", "other")):
         assert main(["export", str(source), "--out", str(tmp_path / out), "formats=[splat]"]) == 0
-    assert (tmp_path / "one" / "scene.splat").read_bytes() == (tmp_path / "other" / "scene.splat").read_bytes()
+    assert (tmp_path / "one" / "scene.splat").read_bytes() == (tmp_path / "other" / "double.splat").read_bytes()
 
 
 def test_transforms_that_name_absent_files(capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from representations.gaussians.evaluation import evaluate_views
+from representations.gaussians.evaluation import evaluate_views, protocol
 from representations.gaussians.products import check_formats, export_scene, write_video
 from representations.gaussians.reconstruction import Split
 from representations.gaussians.rendering import render as render_camera
@@ -27,6 +27,8 @@ from spatial.training.run_folder import read_config
 
 logger = logging.getLogger(__name__)
 
+VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv")
+
 
 def evaluate(
     *, input: str, load_capture: Callable[..., Capture], data: Callable[..., Any], out: str | None = None
@@ -36,23 +38,44 @@ def evaluate(
     result = evaluate_views(load_gaussians(scene_file(input)), split.held_out, scale=split.scale)
     if not result.scores:
         raise SpatialError(f"{run} held out no photo (data.hold_out_every=0), so there is nothing to measure by")
+    words = protocol(
+        every=split.every, num_held_out=len(split.held_out), num_views=len(split.held_out) + len(split.train),
+        scale_note=split.scale_note(),
+    )  # fmt: skip
     numbers = {
         "psnr": result.psnr, "ssim": result.ssim, "lpips": result.lpips,
-        "lpips_missing_because": result.lpips_reason or None, "views": [score.__dict__ for score in result.scores],
+        "lpips_missing_because": result.lpips_reason or None, "protocol": words,
+        "views": [score.__dict__ for score in result.scores],
     }  # fmt: skip
     for score in result.scores:
-        logger.info("%s: PSNR %.2f dB, SSIM %.3f", score.name, score.psnr, score.ssim)
-    logger.info("mean of %d: PSNR %.2f dB, SSIM %.3f", len(result.scores), result.psnr, result.ssim)
+        logger.info("%s: %s", score.name, _numbers(score.psnr, score.ssim, score.lpips))
+    logger.info("mean of %d: %s", len(result.scores), _numbers(result.psnr, result.ssim, result.lpips))
+    if result.lpips is None:
+        logger.info("no LPIPS: %s", result.lpips_reason)
+    logger.info("%s", words)
     if out is not None:
         write_json_atomic(Path(out), numbers)
     return numbers
 
 
+def _numbers(psnr: float | None, ssim: float | None, lpips: float | None) -> str:
+    values = (("PSNR {:.2f} dB", psnr), ("SSIM {:.3f}", ssim), ("LPIPS {:.3f}", lpips))
+    return ", ".join(form.format(value) for form, value in values if value is not None)
+
+
 def render(*, input: str, out: str | None = None, seconds: float = 6.0, longest_side: int = 720) -> Path:
-    """A video along a path near the captured cameras; around the scene where only a splat file is given."""
+    """A video along a path near the captured cameras; around the scene where only a splat file is given.
+
+    Args:
+        out: a file, or a folder for orbit.mp4. longest_side: of the video in pixels, at most that of the photos.
+    """
     gaussians = load_gaussians(scene_file(input))
     path = Path(out) if out is not None else Path(input) / "orbit.mp4" if Path(input).is_dir() else Path("orbit.mp4")
-    write_video(path, gaussians, scene_cameras(input, gaussians, longest_side), seconds)
+    if path.is_dir():
+        path /= "orbit.mp4"
+    if path.suffix.lower() not in VIDEO_SUFFIXES:
+        raise SpatialError(f"{path} is no video that can be written: name it with one of {', '.join(VIDEO_SUFFIXES)}")
+    write_video(path, gaussians, scene_cameras(input, gaussians, longest_side), seconds, longest_side=longest_side)
     logger.info("wrote %s", path)
     return path
 
@@ -61,14 +84,18 @@ def view(*, input: str, load_capture: Callable[..., Capture], host: str = "127.0
     """Opens the scene in a browser, with the capture's photos where a run is given."""
     gaussians = load_gaussians(scene_file(input))
     views = _capture_of(input, load_capture).views if Path(input).is_dir() else []
-    viewer.view(lambda camera: render_camera(gaussians, camera), views, host=host, port=port, title=Path(input).stem)
+    cameras = [] if views else scene_cameras(input, gaussians, 720)
+    viewer.view(
+        lambda camera: render_camera(gaussians, camera), views, cameras=cameras, host=host, port=port,
+        title=Path(input).stem,
+    )  # fmt: skip
 
 
 def export(
     *, input: str, load_capture: Callable[..., Capture], data: Callable[..., Any], formats: Sequence[str],
     out: str | None = None,
 ) -> Path:  # fmt: skip
-    """Writes ``scene.<format>`` (``mesh.ply`` for mesh), and says the size and, for a run, the held-out PSNR of each."""
+    """Writes ``<name>.<format>`` (``mesh.ply`` for mesh) beside the scene; says sizes, and a run's held-out PSNR of each."""
     check_formats(formats)
     source = scene_file(input)
     folder = Path(out) if out is not None else source.parent
@@ -76,7 +103,11 @@ def export(
     split = run_views(input, load_capture, data) if Path(input).is_dir() else Split([], [], 0, 1.0)
     gaussians = load_gaussians(source)
     cameras = scene_cameras(input, gaussians, 720)
-    for item in export_scene(folder, gaussians, formats, split.held_out, split.scale, cameras):
+    stem = source.name.removesuffix(".ply").removesuffix(".compressed") if source.suffix == ".ply" else source.stem
+    exported = export_scene(
+        folder, gaussians, formats, split.held_out, split.scale, cameras, stem=stem, keep=source
+    )  # fmt: skip
+    for item in exported:
         cost = "" if item.psnr is None else f", {item.psnr:.2f} dB on held-out photos"
         logger.info("%s: %.2f MB%s", folder / item.path, item.num_bytes / 1e6, cost)
     return folder
@@ -98,7 +129,8 @@ def compare(
     numbers = compare_with_truth(capture.views, photos.parent / "truth", depth)
     metrics = json.loads((run / "metrics.json").read_text("utf-8"))
     write_json_atomic(run / "truth.json", {**numbers, "psnr": metrics["psnr"]})
-    logger.info("%s Held-out PSNR %.2f dB.", numbers["text"], metrics["psnr"])
+    quality = "" if metrics["psnr"] is None else f" Held-out PSNR {metrics['psnr']:.2f} dB."
+    logger.info("%s%s", numbers["text"], quality)
     return numbers
 
 

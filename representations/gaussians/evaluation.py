@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,6 +15,8 @@ from representations.gaussians.rendering import render
 from spatial.metrics.image import lpips, psnr, round_to_8_bit, ssim
 from spatial.report.html import ViewScore
 from spatial.structures import Gaussians, View
+
+logger = logging.getLogger(__name__)
 
 
 class Evaluation(NamedTuple):
@@ -27,7 +31,8 @@ class Evaluation(NamedTuple):
 
     @property
     def ssim(self) -> float | None:
-        return float(np.mean([score.ssim for score in self.scores])) if self.scores else None
+        values = [score.ssim for score in self.scores if not math.isnan(score.ssim)]
+        return float(np.mean(values)) if values else None
 
     @property
     def lpips(self) -> float | None:
@@ -36,15 +41,21 @@ class Evaluation(NamedTuple):
 
 
 def evaluate_views(gaussians: Gaussians, views: Sequence[View], *, scale: float, with_lpips: bool = True) -> Evaluation:
-    """Renders every view at ``scale`` of its photo, rounds to 8 bit, and compares. Masked pixels do not count."""
+    """Renders every view at ``scale`` of its photo, rounds to 8 bit, and compares. Masked pixels do not count.
+
+    A view whose mask leaves nothing is left out, with a warning; one whose mask leaves no SSIM window has SSIM NaN.
+    """
     scores, reason = [], ""
     for view in views:
         truth, mask, picture = photo_and_render(gaussians, view, scale)
-        target, shown = torch.from_numpy(truth).float() / 255, torch.from_numpy(picture).float() / 255
+        target, shown = (torch.from_numpy(pixels.astype(np.float32)) / 255 for pixels in (truth, picture))
         kept = None if mask is None else torch.from_numpy(mask)
+        if kept is not None and not kept.any():
+            logger.warning("%s: its mask leaves no pixel to measure by; it does not count", view.name)
+            continue
         perceptual = None
         if with_lpips:
-            perceptual, reason = lpips(shown, target)
+            perceptual, reason = lpips(shown, target, kept)
         scores.append(ViewScore(view.name, psnr(shown, target, kept), ssim(shown, target, kept), perceptual))
     return Evaluation(scores, reason)
 

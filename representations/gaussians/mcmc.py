@@ -19,7 +19,8 @@ class McmcDensification(nn.Module):
     Args:
         max_gaussians: the budget.
         start, stop: shares of the training between which Gaussians move and come.
-        growth: of their number at each change.
+        growth: least share of their number that comes at each change.
+        full: share of the training by which the budget is reached, however few Gaussians and steps there are.
         min_opacity: fainter ones are dead.
         noise: strength of the exploration, times the learning rate of positions.
     """
@@ -28,11 +29,11 @@ class McmcDensification(nn.Module):
 
     def __init__(
         self, *, max_gaussians: int, start: float = 0.02, stop: float = 0.85, every: int = 100, growth: float = 0.05,
-        min_opacity: float = 0.005, noise: float = 5e5,
+        full: float = 0.5, min_opacity: float = 0.005, noise: float = 5e5,
     ):  # fmt: skip
         super().__init__()
         self.max_gaussians, self.start, self.stop, self.every = max_gaussians, start, stop, every
-        self.growth, self.min_opacity, self.noise = growth, min_opacity, noise
+        self.growth, self.full, self.min_opacity, self.noise = growth, full, min_opacity, noise
 
     def prepare(self, meta: dict[str, Any]) -> None:
         """Nothing: the strategy needs no image gradients."""
@@ -47,7 +48,9 @@ class McmcDensification(nn.Module):
     ) -> None:  # fmt: skip
         if step % self.every == 0 and self.start * max_steps <= step <= self.stop * max_steps:
             self._relocate_dead(model, optimizer, generator)
-            self._grow(model, optimizer, generator)
+            changes_left = max(1.0, (self.full * max_steps - step) / self.every)
+            needed = (self.max_gaussians / len(model)) ** (1 / changes_left) - 1
+            self._grow(model, optimizer, generator, share=max(self.growth, min(needed, 1.0)))
         self._add_noise(model, optimizer.param_groups[0]["lr"], generator)
 
     def _relocate_dead(self, model: GaussianModel, optimizer: VisibleAdam, generator: torch.Generator) -> None:
@@ -62,8 +65,10 @@ class McmcDensification(nn.Module):
             parameter.data[dead] = parameter.data[sources]
             optimizer.forget(parameter, dead)
 
-    def _grow(self, model: GaussianModel, optimizer: VisibleAdam, generator: torch.Generator) -> None:
-        num = min(int(self.growth * len(model)), self.max_gaussians - len(model))
+    def _grow(
+        self, model: GaussianModel, optimizer: VisibleAdam, generator: torch.Generator, *, share: float
+    ) -> None:  # fmt: skip
+        num = min(int(share * len(model)), self.max_gaussians - len(model))
         if num <= 0:
             return
         opacities = model.logit_opacities.data.sigmoid()

@@ -41,7 +41,7 @@ class Pictures(NamedTuple):
 
 
 class Video(NamedTuple):
-    """File name of the orbit video in the run, and its first frame."""
+    """File name of the orbit video in the run, and a frame from a third of the way, where a swing is not at its end."""
 
     name: str
     poster: UInt8[np.ndarray, "H W 3"]
@@ -58,7 +58,7 @@ def write_pictures(
     for score in representative(scores):
         truth, mask, picture = photo_and_render(gaussians, by_name[score.name], scale)
         if mask is not None:
-            truth = np.where(mask[..., None], truth, 0).astype(np.uint8)
+            truth, picture = (np.where(mask[..., None], pixels, 0).astype(np.uint8) for pixels in (truth, picture))
         comparisons.append(Comparison(score, truth, picture))
         strip = comparison_strip(truth, picture, label=f"{score.name}  {score.psnr:.2f} dB")
         write_image(folder / "pictures" / f"{_file_stem(score.name)}.jpg", strip)
@@ -72,12 +72,17 @@ def write_pictures(
 
 def export_scene(
     folder: Path, gaussians: Gaussians, formats: Sequence[str], views: Sequence[View], scale: float,
-    cameras: Sequence[Camera] = (),
+    cameras: Sequence[Camera] = (), *, stem: str = "scene", keep: Path | None = None,
 ) -> list[Exported]:  # fmt: skip
-    """Writes ``scene.<format>`` for each format, reads each file back, and measures what its rounding costs in PSNR.
+    """Writes ``<stem>.<format>`` for each format, reads each file back, and measures what its rounding costs in PSNR.
 
     The format "mesh" is ``mesh.ply``, triangles fused from depth as seen by ``cameras``.
+
+    Raises:
+        SpatialError: where a file would replace ``keep``, which is what the scene was read from; before any is written.
     """
+    if keep is not None and any((folder / f"{stem}.{suffix}").resolve() == keep.resolve() for suffix in formats):
+        raise SpatialError(f"{keep} is what is exported and would be replaced; choose another folder with --out")
     exported = []
     for suffix in dict.fromkeys(formats):
         if suffix == MESH:
@@ -85,7 +90,7 @@ def export_scene(
             write_mesh(fuse_mesh(gaussians, cameras), path)
             exported.append(Exported(path.name, path.stat().st_size, None, "triangles, fused from rendered depth"))
         else:
-            path = folder / f"scene.{suffix}"
+            path = folder / f"{stem}.{suffix}"
             save_gaussians(gaussians, path)
             exported.append(measured(path, suffix, views, scale))
     return exported
@@ -121,10 +126,20 @@ NOTES = {
 }
 
 
-def write_video(path: Path, gaussians: Gaussians, cameras: Sequence[Camera], seconds: float) -> Video:
-    """A path near the captured cameras as an MP4."""
+def write_video(
+    path: Path, gaussians: Gaussians, cameras: Sequence[Camera], seconds: float, *, longest_side: int = VIDEO_LONGEST_SIDE
+) -> Video:  # fmt: skip
+    """A path near the captured cameras as an MP4, no larger than their photos.
+
+    Raises:
+        SpatialError: where not even one frame is asked for.
+    """
+    if round(seconds * FRAMES_PER_SECOND) < 1 or longest_side < 16:
+        raise SpatialError(
+            f"a video of {seconds} s and {longest_side} pixels has nothing to show: give seconds=6 longest_side=720"
+        )
     first = cameras[0]
-    shrink = min(1.0, VIDEO_LONGEST_SIDE / max(first.width, first.height))
+    shrink = min(1.0, longest_side / max(first.width, first.height))
     width, height = (2 * round(side * shrink / 2) for side in (first.width, first.height))  # H.264 wants even sides
     path_cameras = video_path(cameras, num_frames=round(seconds * FRAMES_PER_SECOND), width=width, height=height)
     poster = picture_of(gaussians, path_cameras[len(path_cameras) // 3])  # a swing begins at its far end
@@ -135,13 +150,13 @@ def write_video(path: Path, gaussians: Gaussians, cameras: Sequence[Camera], sec
 def write_run_report(
     run: RunFolder, capture: Capture, held_out_views: Sequence[View], gaussians: Gaussians, evaluation: Evaluation, protocol: str,
     seconds: dict[str, float], pictures: Pictures, exported: list[Exported], video: Video | None, interrupted: str | None,
+    problems: list[str],
 ) -> None:  # fmt: skip
     """metrics.json and report.html: the same numbers, for programs and for people."""
     peak = peak_memory_bytes()
     stages = {**capture.seconds, **seconds}
     if capture.seconds:
         stages.pop("poses", None)
-    warnings = [f"Stopped by {interrupted} before its last step; resume=true goes on."] if interrupted else []
     run.write_metrics(
         {
             "psnr": evaluation.psnr, "ssim": evaluation.ssim, "lpips": evaluation.lpips,
@@ -153,7 +168,7 @@ def write_run_report(
             "poses": capture.source,
             "seconds": stages, "peak_memory_bytes": peak,
             "exports": [item.__dict__ for item in exported],
-            "interrupted": interrupted,
+            "interrupted": interrupted, "problems": problems,
         }
     )  # fmt: skip
     held_out = {view.name for view in held_out_views}
@@ -162,7 +177,7 @@ def write_run_report(
         protocol=protocol, source=capture.source, num_photos=len(capture.views), left_out=capture.left_out,
         cameras=[view.camera for view in capture.views], is_held_out=[view.name in held_out for view in capture.views],
         points=capture.points, seconds=stages, peak_memory_bytes=peak, curves=training_curves(run),
-        pictures=[pictures.depth] if pictures.depth else [], exports=exported, warnings=warnings,
+        pictures=[pictures.depth] if pictures.depth else [], exports=exported, warnings=problems,
         lpips_reason=evaluation.lpips_reason, video=video.name if video else None, poster=video.poster if video else None,
         facts={"Machine": machine()},
     )  # fmt: skip

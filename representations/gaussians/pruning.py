@@ -35,8 +35,8 @@ class ViewPruning:
     """
 
     def __init__(
-        self, cameras: Sequence[Camera], points: PointCloud, *, every: int = 100, every_shown: int = 300, start: float = 0.15, stop: float = 0.95,
-        min_pixels: float = 0.5, num_views: int = 16, free_space: float = 0.5,
+        self, cameras: Sequence[Camera], points: PointCloud, *, every: int = 100, every_shown: int = 300,
+        start: float = 0.15, stop: float = 0.95, min_pixels: float = 0.5, num_views: int = 16, free_space: float = 0.5,
     ):  # fmt: skip
         self.cameras, self.every, self.every_shown = list(cameras), every, every_shown
         self.start, self.stop, self.min_pixels, self.num_views = start, stop, min_pixels, num_views

@@ -39,9 +39,14 @@ from spatial.training.trainer import make_trainer
 
 logger = logging.getLogger(__name__)
 
-BYTES_A_GAUSSIAN = (
-    3000  # in training at SH degree 3: twice what benchmarks/training_step.py measures, since tile lists vary
-)
+MAY_CHANGE = (
+    "exports",
+    "video_seconds",
+    "checkpoint_every_s",
+    "cache_bytes",
+)  # on resuming: nothing that training sees
+
+BYTES_A_GAUSSIAN = 3000  # in training at SH degree 3: twice what a step of half a million takes, since tile lists vary
 
 
 def reconstruct(
@@ -78,7 +83,7 @@ def reconstruct(
         config: the resolved configuration, kept in the run.
     """
     check_formats(exports)
-    run = RunFolder(out, input=input, config=config, resume=resume)
+    run = RunFolder(out, input=input, config=config, resume=resume, may_change=MAY_CHANGE)
     with run:
         seconds: dict[str, float] = {}
         torch.manual_seed(seed)
@@ -131,6 +136,12 @@ class Split(NamedTuple):
         cameras = [view.camera for view in self.train]
         return [c.resized(round(c.width * self.scale), round(c.height * self.scale)) for c in cameras]
 
+    def scale_note(self) -> str:
+        """How photos came to their size, in a sentence."""
+        camera = (self.held_out or self.train)[0].camera
+        width, height = round(camera.width * self.scale), round(camera.height * self.scale)
+        return f"Photos were undistorted and, where larger, shrunk by area averaging; the first is {width} × {height}."
+
 
 def finish(
     run: RunFolder, capture: Capture, split: Split, gaussians: Gaussians, seconds: dict[str, float], *,
@@ -145,18 +156,35 @@ def finish(
         evaluation = evaluate_views(gaussians, split.held_out, scale=split.scale)
     with stage("pictures", seconds):
         pictures = write_pictures(run.path, gaussians, split.held_out or split.train, evaluation, split.scale)
+    problems = [f"Stopped by {interrupted} before its last step; resume=true goes on."] if interrupted else []
     with stage("exports", seconds):
         cameras = [view.camera for view in capture.views]
         exported = [measured(run.path / "scene.ply", "ply", split.held_out, split.scale)]
-        exported += export_scene(run.path, gaussians, exports, split.held_out, split.scale, cameras)
+        for name in dict.fromkeys(exports):
+            try:
+                exported += export_scene(run.path, gaussians, [name], split.held_out, split.scale, cameras)
+            except SpatialError as error:  # an hour of training must not end without a report for it
+                problems.append(f"The export {name} failed: {error}")
+                logger.warning("%s", problems[-1])
     with stage("video", seconds):
         video = _video(run.path / "orbit.mp4", gaussians, capture, video_seconds)
     words = protocol(
         every=split.every, num_held_out=len(split.held_out), num_views=len(capture.views),
-        scale_note=_scale_note(split),
+        scale_note=split.scale_note(),
     )  # fmt: skip
     write_run_report(
-        run, capture, split.held_out, gaussians, evaluation, words, seconds, pictures, exported, video, interrupted
+        run,
+        capture,
+        split.held_out,
+        gaussians,
+        evaluation,
+        words,
+        seconds,
+        pictures,
+        exported,
+        video,
+        interrupted,
+        problems,
     )
     if evaluation.psnr is not None:
         logger.info("held-out PSNR %.2f dB, SSIM %.3f, %d Gaussians", evaluation.psnr, evaluation.ssim, len(gaussians))
@@ -221,9 +249,3 @@ def _limit_to_memory(module: LitGaussians) -> None:
 
 def _video(path: Path, gaussians: Gaussians, capture: Capture, seconds: float) -> Video | None:
     return write_video(path, gaussians, [view.camera for view in capture.views], seconds) if seconds > 0 else None
-
-
-def _scale_note(split: Split) -> str:
-    camera = (split.held_out or split.train)[0].camera
-    width, height = round(camera.width * split.scale), round(camera.height * split.scale)
-    return f"Photos were undistorted and, where larger, shrunk by area averaging; the first is {width} × {height}."

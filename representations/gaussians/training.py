@@ -26,6 +26,7 @@ class Densification(Protocol):
     """What a density-control strategy does around a step; see ``densification.py`` and ``mcmc.py``."""
 
     absgrad: bool
+    max_gaussians: int
 
     def prepare(self, meta: dict[str, Any]) -> None: ...
     def observe(self, meta: dict[str, Any]) -> None: ...
@@ -160,8 +161,12 @@ class LitGaussians(lightning.LightningModule):
         progress = step / max(1.0, self.sh_degree_until * self.schedule_steps)
         return min(self.max_sh_degree, int(progress * (self.max_sh_degree + 1)))
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["max_gaussians"] = self.densification.max_gaussians  # which may have followed the memory at hand
+
     def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         self.model.resize(len(checkpoint["state_dict"]["model.means"]))
+        self.densification.max_gaussians = checkpoint["max_gaussians"]
         for name, value in checkpoint["state_dict"].items():  # buffers of the strategy grow with the Gaussians
             if name.startswith("densification."):
                 setattr(self.densification, name.removeprefix("densification."), torch.zeros_like(value))

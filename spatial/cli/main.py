@@ -23,7 +23,6 @@ from spatial.io.atomic import write_error
 
 logger = logging.getLogger("spatial")
 
-PACKAGES = ("spatial", "data", "representations")  # whose notes are for whoever runs a command
 DONE, BUG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -144,9 +143,9 @@ def _set_up_logging(verbose: bool) -> None:
     handler = _StderrHandler()
     handler.setFormatter(_Formatter())
     handler.setLevel(logging.DEBUG if verbose else logging.INFO)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for package in PACKAGES:
-        logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # its first start tells of fonts
     logging.captureWarnings(True)
     warnings.formatwarning = lambda message, *_, **__: str(message)
     if not verbose:

@@ -58,15 +58,16 @@ def rasterize_gaussians(
         if absgrad:
             raise ValueError(f"absgrad needs at most {MAX_CHANNELS} channels, got {channels}")
         return _in_chunks(means2d, conics, colors, opacities, width, height, tiles, backgrounds, max_alpha)
-    if not native.library():
-        return Rasterization(
-            *reference.rasterization.rasterize_gaussians(
-                means2d, conics, colors, opacities, width, height, tiles, backgrounds=backgrounds, max_alpha=max_alpha
-            )
-        )
     sink = torch.zeros_like(means2d) if absgrad else means2d.new_zeros(0)
     if absgrad:
         means2d.absgrad = sink  # type: ignore[attr-defined]
+    if not native.library():
+        return Rasterization(
+            *reference.rasterization.rasterize_gaussians(
+                means2d, conics, colors, opacities, width, height, tiles, backgrounds=backgrounds, max_alpha=max_alpha,
+                absgrad=sink if absgrad else None,
+            )
+        )  # fmt: skip
     image, alphas = _rasterize(
         means2d.contiguous(), conics.contiguous(), colors.contiguous(), opacities.contiguous(),
         None if backgrounds is None else backgrounds.contiguous(), width, height, *tiles, max_alpha, sink,

@@ -53,13 +53,14 @@ def view(
     render: Callable[[Camera], Render],
     views: Sequence[View] = (),
     *,
+    cameras: Sequence[Camera] = (),
     host: str = "127.0.0.1",
     port: int = 8080,
     target_fps: float = 12.0,
     title: str = "Spatial",
 ) -> None:
     """Serves the viewer until Ctrl-C; see ``Viewer``."""
-    with Viewer(render, views, host=host, port=port, target_fps=target_fps, title=title) as viewer:
+    with Viewer(render, views, cameras=cameras, host=host, port=port, target_fps=target_fps, title=title) as viewer:
         logger.info("viewer at %s, Ctrl-C ends it", viewer.url)
         try:
             viewer.wait()
@@ -73,6 +74,7 @@ class Viewer:
     Args:
         render: called from one thread at a time, without gradients.
         views: the capture's photos, shown as frusta to click on; may be empty.
+        cameras: where there are no photos, cameras about the scene, for the first view, its size and its up direction.
         host: the address to listen on; "0.0.0.0" lets other machines connect.
         port: the next free one is taken where it is in use; see ``url``.
         target_fps: frames per second to keep while the camera moves.
@@ -84,6 +86,7 @@ class Viewer:
         render: Callable[[Camera], Render],
         views: Sequence[View] = (),
         *,
+        cameras: Sequence[Camera] = (),
         host: str = "127.0.0.1",
         port: int = 8080,
         target_fps: float = 12.0,
@@ -94,15 +97,15 @@ class Viewer:
         self.render = render
         self.views = list(views)
         self.target_fps = target_fps
-        cameras = [v.camera for v in self.views]
-        self.viewer_from_world = DISTANCE_IN_VIEWER / focus_distance(cameras)
+        self._cameras = [v.camera for v in self.views] or list(cameras)
+        self.viewer_from_world = DISTANCE_IN_VIEWER / focus_distance(self._cameras)
         self._sessions: dict[int, Session] = {}
         self._changed = threading.Condition()
         self._is_closing = False
         self._error: Exception | None = None
         self._server = viser.ViserServer(host=host, port=port, label=title, verbose=False)
         self.url = f"http://{'localhost' if host == '0.0.0.0' else host}:{self._server.get_port()}"
-        self._set_up_scene(cameras)
+        self._set_up_scene(self._cameras)
         self._add_controls()
         self._add_frusta()
         self._server.on_client_connect(self._connect)
@@ -162,7 +165,7 @@ class Viewer:
             min=10,
             max=120,
             step=1,
-            initial_value=round(math.degrees(self._server.initial_camera.fov)) if self.views else 50,
+            initial_value=round(math.degrees(self._server.initial_camera.fov)) if self._cameras else 50,
         )
         self._max_height = gui.add_slider("Resolution at rest, lines", min=120, max=2160, step=60, initial_value=1080)
         self._show_cameras = gui.add_checkbox("Show cameras", initial_value=True, visible=bool(self.views))

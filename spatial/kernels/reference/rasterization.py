@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -21,18 +23,26 @@ def rasterize_gaussians(
     *,
     backgrounds: Tensor | None = None,
     max_alpha: float = 0.999,
+    absgrad: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Twin of ``spatial.kernels.rasterization.rasterize_gaussians``: colours [C, H, W, D], alphas [C, H, W, 1]."""
+    """Twin of ``spatial.kernels.rasterization.rasterize_gaussians``: colours [C, H, W, D], alphas [C, H, W, 1].
+
+    The backward pass adds Σ |gradient at a pixel| to ``absgrad`` [C, N, 2] where it is given.
+    """
     C, N, D = colors.shape
     columns, rows = -(-width // TILE_SIZE), -(-height // TILE_SIZE)
     flatten_ids, tile_offsets = tiles[0].long(), tiles[1].tolist()
     flat = [t.reshape(C * N, -1) for t in (means2d, conics, colors, opacities)]
+    sums = None if absgrad is None else absgrad.view(C * N, 2)
     images = []
     for tile in range(C * rows * columns):
         ids = flatten_ids[tile_offsets[tile] : tile_offsets[tile + 1]]
         corner = means2d.new_tensor([tile % columns, tile // columns % rows]) * TILE_SIZE
         listed = [t[ids] for t in flat]
-        images.append(_blend(_pixel_centres(corner), *listed, max_alpha=max_alpha))
+        offsets = listed[0][None] - _pixel_centres(corner)[:, None]  # [P, L, 2]
+        if sums is not None and offsets.requires_grad:
+            offsets.register_hook(partial(_add_absolute, sums, ids))
+        images.append(_blend(offsets, *listed[1:], max_alpha=max_alpha))
     stacked = torch.stack(images).reshape(C, rows, columns, TILE_SIZE, TILE_SIZE, D + 1)
     image = stacked.permute(0, 1, 3, 2, 4, 5).reshape(C, rows * TILE_SIZE, columns * TILE_SIZE, D + 1)
     image = image[:, :height, :width]
@@ -42,17 +52,19 @@ def rasterize_gaussians(
     return blended, alphas
 
 
+def _add_absolute(sums: Tensor, ids: Tensor, gradient: Tensor) -> None:
+    sums.index_add_(0, ids, gradient.detach().abs().sum(0))
+
+
 def _pixel_centres(corner: Tensor) -> Tensor:
     steps = torch.arange(TILE_SIZE, dtype=corner.dtype, device=corner.device) + 0.5
     grid = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=-1).reshape(-1, 2)
     return grid + corner
 
 
-def _blend(
-    pixels: Tensor, means: Tensor, conics: Tensor, colors: Tensor, opacities: Tensor, *, max_alpha: float
-) -> Tensor:
-    """[P, D + 1]: colour and accumulated alpha of P pixels under the listed Gaussians, nearest first."""
-    dx, dy = (means[None] - pixels[:, None]).unbind(-1)  # [P, L]
+def _blend(offsets: Tensor, conics: Tensor, colors: Tensor, opacities: Tensor, *, max_alpha: float) -> Tensor:
+    """[P, D + 1]: colour and accumulated alpha of P pixels under L Gaussians, nearest first, at offsets [P, L, 2]."""
+    dx, dy = offsets.unbind(-1)
     sigmas = 0.5 * (conics[:, 0] * dx**2 + conics[:, 2] * dy**2) + conics[:, 1] * dx * dy
     alphas = (opacities[:, 0] * torch.exp(-sigmas)).clamp_max(max_alpha)
     alphas = torch.where(alphas >= MIN_ALPHA, alphas, torch.zeros_like(alphas))

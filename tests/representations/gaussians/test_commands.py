@@ -56,7 +56,26 @@ def test_export_of_a_bare_file(run: Path, tmp_path: Path) -> None:
     alone.parent.mkdir()
     shutil.copy(run / "scene.ply", alone)
     assert main(["export", str(alone), "--out", str(tmp_path / "small"), "formats=[spz]"]) == 0
-    assert len(load_gaussians(tmp_path / "small" / "scene.spz")) == len(load_gaussians(alone))
+    assert len(load_gaussians(tmp_path / "small" / "bear.spz")) == len(load_gaussians(alone))
+
+
+def test_export_never_replaces_what_it_reads(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = tmp_path / "bear.ply"
+    shutil.copy(run / "scene.ply", alone)
+    before = alone.read_bytes()
+    assert main(["export", str(alone), "formats=[spz,ply]"]) == 2
+    assert "would be replaced" in capsys.readouterr().err
+    assert alone.read_bytes() == before and not (tmp_path / "bear.spz").exists()
+
+
+@pytest.mark.parametrize(
+    "settings, word", [(["--out", "film"], "film"), (["seconds=0"], "0"), (["longest_side=4"], "4 pixels")]
+)
+def test_a_video_that_cannot_be_made_is_refused(
+    run: Path, settings: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["render", str(run), *settings]) == 2
+    assert word in capsys.readouterr().err
 
 
 def test_an_unknown_format_is_refused_before_anything_is_written(

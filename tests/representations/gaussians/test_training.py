@@ -16,6 +16,7 @@ from representations.gaussians.model import gaussians_from_points
 from representations.gaussians.rendering import render
 from representations.gaussians.training import LitGaussians
 from spatial.errors import SpatialError
+from spatial.kernels import native
 from spatial.metrics.image import psnr
 from spatial.structures import Gaussians, PointCloud, View
 
@@ -210,3 +211,29 @@ def test_the_loss_curve_is_the_one_that_is_known(fit: Callable[..., LitGaussians
 
 GOLDEN = [0.24487, 0.19816, 0.17752, 0.17064, 0.18065, 0.16888, 0.17669, 0.1649, 0.16431, 0.16015]
 GOLDEN_COUNT = 200
+
+
+def test_training_without_compiled_kernels(
+    fit: Callable[..., LitGaussians], true_views: list[View], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The PyTorch references take the same steps, density control's absolute gradients included."""
+    results = []
+    for library in (native.library(), None):
+        monkeypatch.setattr(native, "library", lambda library=library: library)
+        strategy = DefaultDensification(max_gaussians=60, every=5, grad_threshold=0.0, start=0.0, stop=1.0)
+        results.append(fit(start(30), true_views, 8, densification=strategy, **RATES))
+    assert 30 < len(results[0].model) == len(results[1].model)
+    for name, value in parameters_of(results[0]).items():
+        torch.testing.assert_close(parameters_of(results[1])[name], value, rtol=1e-3, atol=1e-3)
+
+
+def test_a_lowered_cap_travels_with_the_checkpoint() -> None:
+    """So that a resumed run does the same on a machine with more memory."""
+    modules = [
+        LitGaussians(start(5), DefaultDensification(max_gaussians=cap), max_steps=10, extent=1.0, view_names=[])
+        for cap in (7, 99)
+    ]
+    checkpoint = {"state_dict": modules[0].state_dict()}
+    modules[0].on_save_checkpoint(checkpoint)
+    modules[1].on_load_checkpoint(checkpoint)
+    assert modules[1].densification.max_gaussians == 7

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spatial.kernels import reference
+from spatial.kernels import native, reference
 from spatial.kernels.intersection import intersect_tiles
 from spatial.kernels.rasterization import rasterize_gaussians
 
@@ -269,6 +269,20 @@ def test_absgrad_equals_brute_force(instruction_set, dtype, make_flat, assert_ne
     ((outputs.colors * v_colors.to(dtype)).sum() + (outputs.alphas * v_alphas.to(dtype)).sum()).backward()
     assert_near(moved.means2d.absgrad, expected, factor=4)
     assert (moved.means2d.absgrad >= moved.means2d.grad.abs() - 1e-5).all()
+
+
+def test_absgrad_of_the_reference(compiled, monkeypatch, make_flat, assert_near):
+    """Without compiled kernels density control works too: the reference leaves the same sums behind."""
+    sums = []
+    for library in (native.library(), None):
+        monkeypatch.setattr(native, "library", lambda library=library: library)
+        flat = make_flat(20, cameras=2, width=40, height=24)
+        moved = flat._replace(means2d=flat.means2d.clone().requires_grad_())
+        outputs = rasterize(moved, absgrad=True)
+        (outputs.colors.square().sum() + outputs.alphas.sum()).backward()
+        sums.append(moved.means2d.absgrad)
+    assert sums[0].abs().max() > 0
+    assert_near(sums[0], sums[1])
 
 
 def test_absgrad_with_many_channels_is_refused(instruction_set, make_flat):
