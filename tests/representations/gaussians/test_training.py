@@ -223,8 +223,9 @@ def test_training_without_compiled_kernels(
         strategy = DefaultDensification(max_gaussians=60, every=5, grad_threshold=0.0, start=0.0, stop=1.0)
         results.append(fit(start(30), true_views, 8, densification=strategy, **RATES))
     assert 30 < len(results[0].model) == len(results[1].model)
-    for name, value in parameters_of(results[0]).items():
-        torch.testing.assert_close(parameters_of(results[1])[name], value, rtol=1e-3, atol=1e-3)
+    for view in true_views:  # pictures, not parameters: Adam makes steps of rounding where gradients vanish
+        first, second = (render(module.model.gaussians(), view.camera).colors for module in results)
+        assert (first - second).abs().mean() < 2e-3 < first.std()
 
 
 def test_a_lowered_cap_travels_with_the_checkpoint() -> None:
