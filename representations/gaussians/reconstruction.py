@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lightning
 import torch
 
 from representations.gaussians.evaluation import evaluate_views, protocol
@@ -107,8 +106,8 @@ def reconstruct(
     return run.path
 
 
-def train(trainer: lightning.Trainer, module: LitGaussians, data: Any, run: RunFolder) -> None:
-    """Trains, or goes on from the run's last whole checkpoint."""
+def train(trainer: Any, module: LitGaussians, data: Any, run: RunFolder) -> None:
+    """Trains with a Lightning trainer, or goes on from the run's last whole checkpoint."""
     checkpoint = latest_checkpoint(run.checkpoints)
     if checkpoint and trainer.max_steps <= load_checkpoint(checkpoint)["global_step"]:
         state = load_checkpoint(checkpoint)
