@@ -349,3 +349,13 @@ def test_colmap_model_without_points(
 )
 def test_wrong_words(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert hint in refused(capsys, *words)
+
+
+@pytest.mark.parametrize("setting", ["max_steps=-1", "sh_degree=9", "initial_opacity=2"])
+def test_impossible_settings_are_refused_at_once(
+    setting: str, capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reconstruct", str(capture), "--out", str(tmp_path / "run"), setting]) == 2
+    name, _, value = setting.partition("=")
+    error = capsys.readouterr().err
+    assert name in error and value in error and not (tmp_path / "run").exists()

@@ -82,12 +82,15 @@ def reconstruct(
         config: the resolved configuration, kept in the run.
     """
     check_formats(exports)
+    _check_ranges(max_steps=max_steps, sh_degree=sh_degree, initial_opacity=initial_opacity)
     run = RunFolder(out, input=input, config=config, resume=resume, may_change=MAY_CHANGE)
     with run:
         seconds: dict[str, float] = {}
         torch.manual_seed(seed)
         with stage("poses", seconds):
             capture = load_capture(Path(input), work_dir=run.path / "poses", seed=seed)
+        if capture.left_out:
+            logger.warning("%d photos left out; metrics.json and the report say which and why", len(capture.left_out))
         views = data(capture.views, seed=seed)
         split = Split.of(views)
         module = _build(
@@ -104,6 +107,16 @@ def reconstruct(
                interrupted=saving.interrupted)  # fmt: skip
         logger.info("done: %s", run.path / "report.html")
     return run.path
+
+
+def _check_ranges(*, max_steps: int, sh_degree: int, initial_opacity: float) -> None:
+    """Refuses impossible settings before minutes of work on poses, and not after them."""
+    if max_steps < 1:
+        raise SpatialError(f"max_steps must be at least 1, got {max_steps}")
+    if not 0 <= sh_degree <= 4:
+        raise SpatialError(f"sh_degree must be 0 to 4, got {sh_degree}")
+    if not 0 < initial_opacity < 1:
+        raise SpatialError(f"initial_opacity must lie between 0 and 1, got {initial_opacity}")
 
 
 def train(trainer: Any, module: LitGaussians, data: Any, run: RunFolder) -> None:
