@@ -90,7 +90,7 @@ def reference_ms(gaussians: Gaussians, fox: Fox) -> tuple[float, float]:
         module.training_step(tiny.batches[index % len(tiny.batches)], index)
 
     fast = median_ms(step, repeats=20)
-    with patch.object(native, "library", lambda: None):
+    with patch.object(native, "compiled", lambda: None):
         return fast, median_ms(step, repeats=3, warm_up=1)
 
 

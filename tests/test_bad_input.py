@@ -100,6 +100,7 @@ def test_damaged_files_among_good_ones_are_skipped_and_named(capture: Path, tmp_
     assert main(["reconstruct", str(capture), "--out", str(tmp_path / "run"), *QUICK]) == 0
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     reasons = {item["name"]: item["reason"] for item in metrics["left_out"]}
+    assert f"{len(reasons)} photos left out" in (tmp_path / "run" / "log.txt").read_text("utf-8")
     assert set(reasons) == {"1.png", "2.png", "3.png"} and metrics["num_photos"] == 6
     assert "truncated" in reasons["1.png"] and "0 bytes" in reasons["2.png"] and "not an image" in reasons["3.png"]
     report = (tmp_path / "run" / "report.html").read_text("utf-8")

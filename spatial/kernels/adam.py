@@ -39,7 +39,7 @@ def adam_step(
         if tensor.shape != parameter.shape or not tensor.is_contiguous() or tensor.dtype != parameter.dtype:
             raise ValueError(f"{name} must be contiguous {parameter.dtype} {list(parameter.shape)}, got {tensor.dtype} "
                              f"{list(tensor.shape)}")  # fmt: skip
-    if not native.library():
+    if not native.compiled():
         reference.adam.adam_step(
             parameter,
             gradient,

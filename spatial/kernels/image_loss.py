@@ -38,7 +38,7 @@ def l1_ssim_loss(
     if mask is not None:
         require_shape("mask", mask, *image.shape[:3])
         mask = mask.contiguous()
-    if not native.library():
+    if not native.compiled():
         return reference.image_loss.l1_ssim_loss(image, target, mask, ssim_weight=ssim_weight)
     return _l1_ssim(image.contiguous(), target.contiguous(), mask, ssim_weight)[0]
 

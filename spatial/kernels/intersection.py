@@ -44,7 +44,7 @@ def intersect_tiles(
     Nothing here is differentiable. Raises OverflowError beyond 2³¹ intersections.
     """
     require_same_dtype(means2d, conics=conics, opacities=opacities, depths=depths)
-    call: Callable = _intersect if native.library() else reference.intersection.intersect_tiles
+    call: Callable = _intersect if native.compiled() else reference.intersection.intersect_tiles
     inputs = [t.detach().contiguous() for t in (means2d, conics, opacities, depths, radii)]
     return TileIntersections(*call(*inputs, width, height))
 

@@ -25,7 +25,7 @@ def nearest_distances(points: Float[Tensor, "N 3"], k: int) -> Float[Tensor, "N 
     if not finite.all():
         row = int(finite.logical_not().nonzero()[0])
         raise ValueError(f"points must be finite, row {row} is {points[row].tolist()}: remove such rows first")
-    call = _nearest if native.library() else reference.nearest.nearest_distances
+    call = _nearest if native.compiled() else reference.nearest.nearest_distances
     return call(points.detach().contiguous(), k)
 
 

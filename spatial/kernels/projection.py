@@ -56,7 +56,7 @@ def project_gaussians(
     Differentiable by means, quats, scales and viewmats; radii carry no gradient.
     """
     _check(means, quats, scales, opacities, viewmats, Ks)
-    call: Callable = _project if native.library() else reference.projection.project_gaussians_flat
+    call: Callable = _project if native.compiled() else reference.projection.project_gaussians_flat
     return Projection(
         *call(
             means.contiguous(), quats.contiguous(), scales.contiguous(), opacities.contiguous(), viewmats.contiguous(),

@@ -61,7 +61,7 @@ def rasterize_gaussians(
     sink = torch.zeros_like(means2d) if absgrad else means2d.new_zeros(0)
     if absgrad:
         means2d.absgrad = sink  # type: ignore[attr-defined]
-    if not native.library():
+    if not native.compiled():
         return Rasterization(
             *reference.rasterization.rasterize_gaussians(
                 means2d, conics, colors, opacities, width, height, tiles, backgrounds=backgrounds, max_alpha=max_alpha,

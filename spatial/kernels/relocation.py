@@ -36,7 +36,7 @@ def relocate_gaussians(
     require_shape("scales", scales, num, 3)
     require_shape("ratios", ratios, num)
     require_same_dtype(opacities, scales=scales)
-    call = _relocate if native.library() else reference.relocation.relocate_gaussians
+    call = _relocate if native.compiled() else reference.relocation.relocate_gaussians
     copies = ratios.clamp(1, MAX_COPIES).to(torch.int32)
     return Relocation(*call(opacities.detach().contiguous(), scales.detach().contiguous(), copies.contiguous()))
 

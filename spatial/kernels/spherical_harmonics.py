@@ -35,7 +35,7 @@ def spherical_harmonics(
     require_same_dtype(dirs, coeffs=coeffs)
     batch, bases = dirs.shape[:-1], coeffs.shape[-2]
     flat_masks = None if masks is None else masks.reshape(-1).contiguous()
-    call = _evaluate if native.library() else reference.spherical_harmonics.spherical_harmonics
+    call = _evaluate if native.compiled() else reference.spherical_harmonics.spherical_harmonics
     colors = call(degree, dirs.reshape(-1, 3).contiguous(), coeffs.reshape(-1, bases, 3).contiguous(), flat_masks)
     return colors.reshape(*batch, 3)
 

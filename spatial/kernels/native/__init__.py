@@ -14,7 +14,7 @@ INSTRUCTION_SETS = ("avx512", "avx2", "baseline")  # best first
 
 
 @functools.cache
-def library() -> ModuleType | None:
+def compiled() -> ModuleType | None:
     """The compiled kernels for the best instruction set of this processor; None, with one warning, where none is built."""
     for instruction_set in available():
         return load(instruction_set)
@@ -47,7 +47,7 @@ def _is_built(instruction_set: str) -> bool:
 
 def function(name: str, like: Tensor):
     """The compiled function ``name`` for the dtype of ``like``, with as many threads as PyTorch may use."""
-    module = library()
+    module = compiled()
     assert module is not None
     module.set_num_threads(torch.get_num_threads())
     return getattr(module, name + _SUFFIXES[like.dtype])

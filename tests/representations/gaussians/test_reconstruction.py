@@ -13,12 +13,13 @@ import torch
 
 from data.captures.load import load_capture
 from data.synthetic.gaussians import orbit_cameras
+from representations.gaussians import products
 from representations.gaussians.evaluation import evaluate_views
 from representations.gaussians.reconstruction import scene_extent
 from spatial.cli.main import main
 from spatial.errors import SpatialError
 from spatial.io.gaussian_files import load_gaussians
-from spatial.structures import PointCloud, View
+from spatial.structures import Gaussians, PointCloud, View
 from spatial.training.run_folder import read_config
 
 STEPS = 150
@@ -181,3 +182,25 @@ def test_extent_is_robust_and_needs_a_baseline() -> None:
     assert scene_extent(views, none) == pytest.approx(3.0, abs=0.1)
     with pytest.raises(SpatialError, match="parallax"):
         scene_extent(views[:1] * 3, PointCloud(views[0].camera.position[None].float(), torch.zeros(1, 3)))
+
+
+def test_an_export_that_fails_costs_neither_the_report_nor_the_other_exports(
+    tiny_capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the run is finished later without it, though it was made with it."""
+    write = products.save_gaussians
+
+    def fail_for_spz(gaussians: Gaussians, path: Path) -> None:
+        if path.suffix == ".spz":
+            raise SpatialError("no room in this format")
+        write(gaussians, path)
+
+    monkeypatch.setattr(products, "save_gaussians", fail_for_spz)
+    words = ["reconstruct", str(tiny_capture), "--out", str(tmp_path / "run"), "max_steps=5", "video_seconds=0"]
+    assert main([*words, "exports=[spz,glb]"]) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))
+    assert [Path(item["path"]).name for item in metrics["exports"]] == ["scene.ply", "scene.glb"]
+    assert metrics["problems"] == ["The export spz failed: no room in this format"]
+    assert "no room in this format" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert main([*words, "exports=[glb]", "--resume"]) == 0
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))["problems"] == []

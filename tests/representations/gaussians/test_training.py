@@ -218,8 +218,8 @@ def test_training_without_compiled_kernels(
 ) -> None:
     """The PyTorch references take the same steps, density control's absolute gradients included."""
     results = []
-    for library in (native.library(), None):
-        monkeypatch.setattr(native, "library", lambda library=library: library)
+    for module in (native.compiled(), None):
+        monkeypatch.setattr(native, "compiled", lambda module=module: module)
         strategy = DefaultDensification(max_gaussians=60, every=5, grad_threshold=0.0, start=0.0, stop=1.0)
         results.append(fit(start(30), true_views, 8, densification=strategy, **RATES))
     assert 30 < len(results[0].model) == len(results[1].model)

@@ -29,7 +29,7 @@ TOLERANCES = {torch.float32: 5e-5, torch.float64: 1e-10}
 def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Operations run on the kernels compiled for this instruction set."""
     module = request.getfixturevalue("wide_kernels") if request.param == WIDE else native.load(request.param)
-    monkeypatch.setattr(native, "library", lambda: module)
+    monkeypatch.setattr(native, "compiled", lambda: module)
     return request.param
 
 

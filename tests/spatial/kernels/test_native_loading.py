@@ -48,7 +48,7 @@ with warnings.catch_warnings(record=True) as caught:
     assert torch.equal(nearest_distances(means, 2), reference.nearest.nearest_distances(means.detach(), 2))
     relocate_gaussians(opacities, scales, torch.full((30,), 3))
     adam_step(means.data, means.grad, torch.zeros(30, 3), torch.zeros(30, 3), step=1, lr=0.1)
-assert native.available() == [] and native.library() is None
+assert native.available() == [] and native.compiled() is None
 ours = [w for w in caught if "spatial's compiled kernels" in str(w.message)]
 assert len(ours) == 1 and ours[0].category is RuntimeWarning, caught
 print(ours[0].message)
@@ -69,8 +69,8 @@ def test_without_kernels_operations_run_on_the_references_after_one_warning():
 def test_the_best_instruction_set_is_used(compiled):
     available = native.available()
     assert available == sorted(available, key=native.INSTRUCTION_SETS.index) and available[-1] == "baseline"
-    native.library.cache_clear()
-    assert native.library() is native.load(available[0])
+    native.compiled.cache_clear()
+    assert native.compiled() is native.load(available[0])
 
 
 def test_modules_live_side_by_side_without_warnings(compiled):
@@ -80,7 +80,7 @@ def test_modules_live_side_by_side_without_warnings(compiled):
         "modules = [native.load(name) for name in native.available()]\n"
         "for name in ('Intersections_f32', 'Intersections_f64'):\n"
         "    assert len({getattr(module, name) for module in modules}) == len(modules)\n"
-        "assert native.library()"
+        "assert native.compiled()"
     )
     run_python(code, "-W", "error")
 

@@ -274,8 +274,8 @@ def test_absgrad_equals_brute_force(instruction_set, dtype, make_flat, assert_ne
 def test_absgrad_of_the_reference(compiled, monkeypatch, make_flat, assert_near):
     """Without compiled kernels density control works too: the reference leaves the same sums behind."""
     sums = []
-    for library in (native.library(), None):
-        monkeypatch.setattr(native, "library", lambda library=library: library)
+    for module in (native.compiled(), None):
+        monkeypatch.setattr(native, "compiled", lambda module=module: module)
         flat = make_flat(20, cameras=2, width=40, height=24)
         moved = flat._replace(means2d=flat.means2d.clone().requires_grad_())
         outputs = rasterize(moved, absgrad=True)
