@@ -20,14 +20,14 @@ class TileIntersections(NamedTuple):
 
     flatten_ids: c·N + n of each list's Gaussians, nearest first, equal depths by index.
     tile_offsets: where each (camera, tile row, tile column)'s list begins in flatten_ids; the last entry is their number.
-    slots: an intersection's place in (camera, Gaussian) order, and slot_offsets where each Gaussian's places begin:
-        gradients are written to slots and summed by Gaussian, so that sums have one order.
+    places: of each Gaussian's intersections, by (camera, Gaussian), the places in flatten_ids, and gaussian_offsets where a
+        Gaussian's begin: gradients by intersection are summed by Gaussian in that one order.
     """
 
     flatten_ids: Int[Tensor, "I"]
     tile_offsets: Int[Tensor, "T"]
-    slots: Int[Tensor, "I"]
-    slot_offsets: Int[Tensor, "S"]
+    places: Int[Tensor, "I"]
+    gaussian_offsets: Int[Tensor, "S"]
 
 
 def intersect_tiles(
@@ -60,10 +60,10 @@ def _intersect_cpu(means2d, conics, opacities, depths, radii, width, height):
         raise OverflowError(
             f"{num} tile intersections: Gaussians are too large or too many for an image {width}×{height}"
         )
-    slot_offsets, tile_offsets = radii.new_empty(C * N + 1), radii.new_empty(C * rows * columns + 1)
-    flatten_ids, slots = radii.new_empty(num), radii.new_empty(num)
-    found.fill(*map(native.address, (slot_offsets, tile_offsets, flatten_ids, slots)))
-    return flatten_ids, tile_offsets, slots, slot_offsets
+    gaussian_offsets, tile_offsets = radii.new_empty(C * N + 1), radii.new_empty(C * rows * columns + 1)
+    flatten_ids, places = radii.new_empty(num), radii.new_empty(num)
+    found.fill(*map(native.address, (gaussian_offsets, tile_offsets, flatten_ids, places)))
+    return flatten_ids, tile_offsets, places, gaussian_offsets
 
 
 def _intersect_fake(means2d, conics, opacities, depths, radii, width, height):

@@ -88,7 +88,7 @@ def _in_chunks(means2d, conics, colors, opacities, width, height, tiles, backgro
 
 
 def _rasterize_cpu(
-    means2d, conics, colors, opacities, backgrounds, width, height, flatten_ids, tile_offsets, slots, slot_offsets,
+    means2d, conics, colors, opacities, backgrounds, width, height, flatten_ids, tile_offsets, places, gaussian_offsets,
     max_alpha, absgrad,
 ):  # fmt: skip
     C, N, channels = colors.shape
@@ -107,7 +107,7 @@ def _rasterize_fake(means2d, conics, colors, opacities, backgrounds, width, heig
 
 
 def _vjp_cpu(
-    means2d, conics, colors, opacities, width, height, flatten_ids, tile_offsets, slots, slot_offsets, max_alpha, absgrad,
+    means2d, conics, colors, opacities, width, height, flatten_ids, tile_offsets, places, gaussian_offsets, max_alpha, absgrad,
     image, alphas, v_image, v_alphas,
 ):  # fmt: skip
     C, N, channels = colors.shape
@@ -116,7 +116,7 @@ def _vjp_cpu(
         C, N, channels, width, height,
         *map(native.address, (means2d, conics, colors, opacities, tile_offsets, flatten_ids)),
         max_alpha,
-        *map(native.address, (slot_offsets, slots, image, alphas, v_image, v_alphas, *gradients)),
+        *map(native.address, (gaussian_offsets, places, image, alphas, v_image, v_alphas, *gradients)),
         native.address(absgrad) if absgrad.numel() else 0,
     )  # fmt: skip
     return tuple(gradients)
@@ -145,7 +145,7 @@ def _backward(ctx, v_image, v_alphas):
 
 _rasterize_vjp = register(
     "rasterize_gaussians_vjp(Tensor means2d, Tensor conics, Tensor colors, Tensor opacities, int width, int height, "
-    "Tensor flatten_ids, Tensor tile_offsets, Tensor slots, Tensor slot_offsets, float max_alpha, Tensor(a!) absgrad, "
+    "Tensor flatten_ids, Tensor tile_offsets, Tensor places, Tensor gaussian_offsets, float max_alpha, Tensor(a!) absgrad, "
     "Tensor image, Tensor alphas, Tensor v_image, Tensor? v_alphas) -> (Tensor, Tensor, Tensor, Tensor)",
     cpu=_vjp_cpu,
     fake=lambda means2d, conics, colors, opacities, *_: tuple(
@@ -154,7 +154,7 @@ _rasterize_vjp = register(
 )
 _rasterize = register(
     "rasterize_gaussians(Tensor means2d, Tensor conics, Tensor colors, Tensor opacities, Tensor? backgrounds, int width, "
-    "int height, Tensor flatten_ids, Tensor tile_offsets, Tensor slots, Tensor slot_offsets, float max_alpha, "
+    "int height, Tensor flatten_ids, Tensor tile_offsets, Tensor places, Tensor gaussian_offsets, float max_alpha, "
     "Tensor absgrad) -> (Tensor, Tensor)",
     cpu=_rasterize_cpu,
     fake=_rasterize_fake,

@@ -84,13 +84,13 @@ void bind(nb::module_& m, const std::string& suffix) {
     using Intersections = spatial::Intersections<Real>;
     nb::class_<Intersections>(m, ("Intersections" + suffix).c_str())
         .def("__len__", &Intersections::size)
-        .def("fill", [](const Intersections& self, Address slot_offsets, Address tile_offsets, Address flatten_ids, Address slots) {
-            self.fill(at<int32_t>(slot_offsets), at<int32_t>(tile_offsets), at<int32_t>(flatten_ids), at<int32_t>(slots));
+        .def("fill", [](const Intersections& self, Address gaussian_offsets, Address tile_offsets, Address flatten_ids, Address places) {
+            self.fill(at<int32_t>(gaussian_offsets), at<int32_t>(tile_offsets), at<int32_t>(flatten_ids), at<int32_t>(places));
         }, nb::call_guard<nb::gil_scoped_release>());
     define("intersect_tiles", [](int64_t C, int64_t N, Address means2d, Address conics, Address opacities, Address depths,
                                  Address radii, int tile_columns, int tile_rows) {
         return Intersections({C, N, at<Real>(means2d), at<Real>(conics), at<Real>(opacities), at<Real>(depths),
-                              at<int32_t>(radii), spatial::kTileSize, tile_columns, tile_rows});
+                              at<int32_t>(radii), tile_columns, tile_rows});
     });
 
     define("rasterize", [](int64_t C, int64_t N, int channels, int width, int height, Address means2d, Address conics,
@@ -103,13 +103,13 @@ void bind(nb::module_& m, const std::string& suffix) {
     });
     define("rasterize_vjp", [](int64_t C, int64_t N, int channels, int width, int height, Address means2d, Address conics,
                                Address colors, Address opacities, Address tile_offsets, Address flatten_ids, double max_alpha,
-                               Address slot_offsets, Address slots, Address render_colors, Address render_alphas,
+                               Address gaussian_offsets, Address places, Address render_colors, Address render_alphas,
                                Address v_render_colors, Address v_render_alphas, Address v_means2d, Address v_conics,
                                Address v_colors, Address v_opacities, Address v_means2d_abs) {
         spatial::rasterize_vjp<Real>({C, N, channels, width, height, at<Real>(means2d), at<Real>(conics), at<Real>(colors),
                                       at<Real>(opacities), nullptr, at<int32_t>(tile_offsets), at<int32_t>(flatten_ids),
                                       Real(max_alpha)},
-                                     {at<int32_t>(slot_offsets), at<int32_t>(slots), at<Real>(render_colors),
+                                     {at<int32_t>(gaussian_offsets), at<int32_t>(places), at<Real>(render_colors),
                                       at<Real>(render_alphas), at<Real>(v_render_colors), at<Real>(v_render_alphas),
                                       at<Real>(v_means2d), at<Real>(v_conics), at<Real>(v_colors), at<Real>(v_opacities),
                                       at<Real>(v_means2d_abs)});

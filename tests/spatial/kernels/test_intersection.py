@@ -43,15 +43,15 @@ def largest_alphas(flat):
 def check_lists(tiles, flat):
     """Everything that the docstring of TileIntersections promises."""
     total = flat.depths.numel()
-    ids, slots = tiles.flatten_ids.long(), tiles.slots.long()
+    ids, places = tiles.flatten_ids.long(), tiles.places.long()
     assert tiles.tile_offsets[0] == 0 and tiles.tile_offsets[-1] == len(ids)
     depths = flat.depths.reshape(-1)
     for begin, end in zip(tiles.tile_offsets[:-1].tolist(), tiles.tile_offsets[1:].tolist(), strict=True):
         keys = [(depths[i].item(), i) for i in ids[begin:end].tolist()]
         assert keys == sorted(keys), "nearest first, equal depths by index"
-    assert torch.equal(slots.sort().values, torch.arange(len(ids)))
-    owners = torch.arange(total).repeat_interleave(tiles.slot_offsets.long().diff())
-    assert torch.equal(owners[slots], ids), "a slot belongs to its Gaussian"
+    assert torch.equal(places.sort().values, torch.arange(len(ids)))
+    owners = torch.arange(total).repeat_interleave(tiles.gaussian_offsets.long().diff())
+    assert torch.equal(ids[places], owners), "places are of the Gaussian's own intersections"
 
 
 def test_hand_example(instruction_set, dtype):
@@ -64,7 +64,7 @@ def test_hand_example(instruction_set, dtype):
     # tiles 0 and 1 of the first row hold Gaussian 0 (10 + 6.66 > 16.5), tile 4 is the middle of the second row
     assert tiles.flatten_ids.tolist() == [0, 0, 1]
     assert tiles.tile_offsets.tolist() == [0, 1, 2, 2, 2, 3, 3]
-    assert tiles.slots.tolist() == [0, 1, 2] and tiles.slot_offsets.tolist() == [0, 2, 3, 3]
+    assert tiles.places.tolist() == [0, 1, 2] and tiles.gaussian_offsets.tolist() == [0, 2, 3, 3]
 
 
 @given(
@@ -146,8 +146,8 @@ def test_a_huge_gaussian_is_everywhere(instruction_set, dtype):
 
 def test_no_gaussians(instruction_set, dtype, make_flat):
     tiles = intersect_tiles(*make_flat(0, cameras=2).to(dtype).for_tiles())
-    assert len(tiles.flatten_ids) == len(tiles.slots) == 0
-    assert tiles.tile_offsets.tolist() == [0] * (2 * 4 * 3 + 1) and tiles.slot_offsets.tolist() == [0]
+    assert len(tiles.flatten_ids) == len(tiles.places) == 0
+    assert tiles.tile_offsets.tolist() == [0] * (2 * 4 * 3 + 1) and tiles.gaussian_offsets.tolist() == [0]
 
 
 def test_inputs_need_not_be_contiguous(instruction_set, make_flat):

@@ -118,7 +118,6 @@ double ssim_block(const ImageLossInputs<Real>& in, const Blocks<Real>& blocks, c
     for (int r = 0; r < block.rows; ++r) {
         const Real* column = filtered.data() + size_t(r) * 4 * padded;
         const int64_t at = (block.image * blocks.rows + block.row + r) * blocks.row_numbers + block.column;
-        Real row_sum = 0;
         for (int i = 0; i < padded; i += W) {
             const L mean_x = windowed(column + i, 4 * padded), mean_y = windowed(column + padded + i, 4 * padded);
             const L squares = windowed(column + 2 * padded + i, 4 * padded);
@@ -132,7 +131,11 @@ double ssim_block(const ImageLossInputs<Real>& in, const Blocks<Real>& blocks, c
             for (int i = 0; i < block.columns; ++i)
                 if (!is_kept(in, block.image, block.row + r, block.column + i))
                     for (int map = 0; map < 4; ++map) results[map * padded + i] = 0;
-        for (int i = 0; i < block.columns; ++i) row_sum += results[i];
+        L sums(0);
+        int i = 0;
+        for (; i + W <= block.columns; i += W) sums += L::load(results + i);
+        Real row_sum = sum_of(sums);
+        for (; i < block.columns; ++i) row_sum += results[i];
         if (moments)
             for (int map = 0; map < 3; ++map)
                 std::copy_n(results + (map + 1) * padded, block.columns, moments + map * plane + at);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -29,44 +30,55 @@ bool is_visible(const IntersectionInputs<Real>& in, int64_t i) {
 template <class Real, class Visit>
 void for_each_tile(const IntersectionInputs<Real>& in, int64_t i, Visit&& visit) {
     const VisibleEllipse<Real> ellipse = ellipse_of(in, i);
-    const TileRange rows = ellipse.rows(in.tile_size, in.tile_rows);
+    const TileRange rows = ellipse.rows(in.tile_rows);
     for (int row = rows.begin; row < rows.end; ++row) {
-        const TileRange columns = ellipse.columns(row, in.tile_size, in.tile_columns);
+        const TileRange columns = ellipse.columns(row, in.tile_columns);
         for (int column = columns.begin; column < columns.end; ++column) visit(row * in.tile_columns + column);
     }
 }
 
-// Ascending order of positive floats is that of their bits. Least-significant-digit radix sort, stable.
+// An intersection on its way into a tile's list. Ascending order of positive floats is that of their bits.
 template <class Real>
-void sort_by_depth(const Real* depths, std::vector<int32_t>& ids, int64_t first) {
-    constexpr int kDigit = 11, kBuckets = 1 << kDigit;
-    using Key = std::conditional_t<sizeof(Real) == 4, uint32_t, uint64_t>;
-    const int passes = (8 * int(sizeof(Key)) + kDigit - 1) / kDigit;
-    struct Entry {
-        Key key;
-        int32_t id;
-    };
-    std::vector<Entry> from(ids.size()), to(ids.size());
-    std::vector<std::vector<int32_t>> counts(passes, std::vector<int32_t>(kBuckets));
-    for (size_t k = 0; k < ids.size(); ++k) {
-        std::memcpy(&from[k].key, depths + ids[k] - first, sizeof(Key));
-        from[k].id = ids[k];
-        for (int pass = 0; pass < passes; ++pass) ++counts[pass][(from[k].key >> (kDigit * pass)) & (kBuckets - 1)];
+struct Entry {
+    std::conditional_t<sizeof(Real) == 4, uint32_t, uint64_t> key;  // depth
+    int32_t id, intersection;  // number of the Gaussian, and of the intersection in the order of Gaussians
+};
+
+// Orders one tile's list by depth, equal depths as they came: a radix sort by bytes, from the least significant one. Lists
+// are short enough for the first-level cache. `other` has room for as many; returns which of the two holds the result.
+template <class Real>
+Entry<Real>* sort_by_depth(Entry<Real>* entries, Entry<Real>* other, int64_t count) {
+    constexpr int kBytes = sizeof(Real), kFew = 128;
+    if (count <= kFew) {  // the place of each is the number of those before it: comparisons without branches
+        using Key = decltype(entries->key);
+        Key above[kFew] = {}, before[kFew] = {};  // an equal key counts where it came earlier
+        for (int64_t k = 0; k < count; ++k) above[k] = entries[k].key + 1;
+        const int64_t whole = (count + 15) / 16 * 16;
+        for (int64_t k = 0; k < count; ++k) {
+            const Key key = --above[k];
+            for (int64_t j = 0; j < whole; ++j) before[j] += key < above[j];
+        }
+        for (int64_t k = 0; k < count; ++k) other[before[k]] = entries[k];
+        return other;
     }
-    for (int pass = 0; pass < passes; ++pass) {
+    int32_t counts[kBytes][256] = {};
+    for (int64_t k = 0; k < count; ++k)
+        for (int byte = 0; byte < kBytes; ++byte) ++counts[byte][entries[k].key >> (8 * byte) & 255];
+    for (int byte = 0; byte < kBytes; ++byte) {
+        if (counts[byte][entries[0].key >> (8 * byte) & 255] == count) continue;  // the same in all
         int32_t sum = 0;
-        for (int32_t& count : counts[pass]) sum += std::exchange(count, sum);
-        for (const Entry& entry : from) to[counts[pass][(entry.key >> (kDigit * pass)) & (kBuckets - 1)]++] = entry;
-        from.swap(to);
+        for (int32_t& place : counts[byte]) sum += std::exchange(place, sum);
+        for (int64_t k = 0; k < count; ++k) other[counts[byte][entries[k].key >> (8 * byte) & 255]++] = entries[k];
+        std::swap(entries, other);
     }
-    for (size_t k = 0; k < ids.size(); ++k) ids[k] = from[k].id;
+    return entries;
 }
 
 }  // namespace
 
 template <class Real>
 Intersections<Real>::Intersections(const IntersectionInputs<Real>& in)
-    : in_(in), slot_offsets_(in.num_cameras * in.num_gaussians + 1) {
+    : in_(in), gaussian_offsets_(in.num_cameras * in.num_gaussians + 1) {
     const int64_t total = in.num_cameras * in.num_gaussians, ranges = (total + kGrain - 1) / kGrain;
     std::vector<std::vector<int32_t>> found(ranges);  // a range's tiles, joined in order
     parallel_ranges(total, kGrain, [&](int64_t begin, int64_t end) {
@@ -75,55 +87,65 @@ Intersections<Real>::Intersections(const IntersectionInputs<Real>& in)
         for (int64_t i = begin; i < end; ++i) {
             const size_t before = tiles.size();
             if (is_visible(in, i)) for_each_tile(in, i, [&](int tile) { tiles.push_back(tile); });
-            slot_offsets_[i + 1] = int32_t(tiles.size() - before);
+            gaussian_offsets_[i + 1] = int32_t(tiles.size() - before);
         }
     });
-    for (int64_t i = 0; i < total; ++i) slot_offsets_[i + 1] += slot_offsets_[i];
+    for (int64_t i = 0; i < total; ++i) gaussian_offsets_[i + 1] += gaussian_offsets_[i];
     size_t size = 0;
     for (const auto& tiles : found) size += tiles.size();
-    tile_of_slot_.reserve(size);
-    for (const auto& tiles : found) tile_of_slot_.insert(tile_of_slot_.end(), tiles.begin(), tiles.end());
+    tiles_.reserve(size);
+    for (const auto& tiles : found) tiles_.insert(tiles_.end(), tiles.begin(), tiles.end());
 }
 
 template <class Real>
-void Intersections<Real>::fill(int32_t* slot_offsets_out, int32_t* tile_offsets, int32_t* flatten_ids, int32_t* slots) const {
+void Intersections<Real>::fill(int32_t* gaussian_offsets_out, int32_t* tile_offsets, int32_t* flatten_ids, int32_t* places) const {
     const IntersectionInputs<Real>& in = in_;
-    const std::vector<int32_t>&slot_offsets = slot_offsets_, &tile_of_slot = tile_of_slot_;
-    const int64_t N = in.num_gaussians, tiles = int64_t(in.tile_columns) * in.tile_rows;
-    std::copy(slot_offsets.begin(), slot_offsets.end(), slot_offsets_out);
-    int32_t base = 0;
-    for (int64_t c = 0; c < in.num_cameras; ++c) {
-        std::vector<int32_t> order;
-        order.reserve(N);
-        for (int64_t i = c * N; i < (c + 1) * N; ++i)
-            if (slot_offsets[i + 1] > slot_offsets[i]) order.push_back(int32_t(i));
-        sort_by_depth(in.depths + c * N, order, c * N);
+    const int64_t total = in.num_cameras * in.num_gaussians, tiles = int64_t(in.tile_columns) * in.tile_rows;
+    const int64_t lists = in.num_cameras * tiles;
+    std::copy(gaussian_offsets_.begin(), gaussian_offsets_.end(), gaussian_offsets_out);
 
-        // A counting sort by tile that keeps the order of depth: chunks count, the sums give each its place, chunks scatter.
-        const int64_t chunks = std::max<int64_t>(1, std::min<int64_t>(num_threads(), int64_t(order.size()) / kGrain));
-        const int64_t chunk_size = (int64_t(order.size()) + chunks - 1) / chunks;
-        std::vector<int32_t> places(chunks * tiles);
-        const auto for_chunk = [&](int64_t chunk, auto&& visit) {
-            const int64_t end = std::min<int64_t>(order.size(), (chunk + 1) * chunk_size);
-            for (int64_t k = chunk * chunk_size; k < end; ++k)
-                for (int32_t slot = slot_offsets[order[k]]; slot < slot_offsets[order[k] + 1]; ++slot)
-                    visit(order[k], slot, places[chunk * tiles + tile_of_slot[slot]]);
-        };
-        parallel_for(chunks, [&](int64_t chunk) {
-            for_chunk(chunk, [](int32_t, int32_t, int32_t& place) { ++place; });
-        });
-        for (int64_t tile = 0; tile < tiles; ++tile) {
-            tile_offsets[c * tiles + tile] = base;
-            for (int64_t chunk = 0; chunk < chunks; ++chunk) base += std::exchange(places[chunk * tiles + tile], base);
+    // A counting sort by tile that keeps the order of Gaussians: chunks count, the sums give each its place, chunks scatter.
+    const int64_t chunks = std::max<int64_t>(1, std::min<int64_t>(num_threads(), total / kGrain));
+    const int64_t chunk_size = (total + chunks - 1) / chunks;
+    std::vector<int32_t> starts(chunks * lists);
+    const auto for_chunk = [&](int64_t chunk, auto&& visit) {
+        const int64_t end = std::min(total, (chunk + 1) * chunk_size);
+        for (int64_t i = chunk * chunk_size; i < end; ++i) {
+            int32_t* first = starts.data() + chunk * lists + i / in.num_gaussians * tiles;
+            for (int32_t n = gaussian_offsets_[i]; n < gaussian_offsets_[i + 1]; ++n) visit(i, n, first[tiles_[n]]);
         }
-        parallel_for(chunks, [&](int64_t chunk) {
-            for_chunk(chunk, [&](int32_t id, int32_t slot, int32_t& place) {
-                flatten_ids[place] = id;
-                slots[place++] = slot;
-            });
-        });
+    };
+    parallel_for(chunks, [&](int64_t chunk) {
+        for_chunk(chunk, [](int64_t, int32_t, int32_t& place) { ++place; });
+    });
+    int32_t sum = 0, longest = 0;
+    for (int64_t list = 0; list < lists; ++list) {
+        tile_offsets[list] = sum;
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += std::exchange(starts[chunk * lists + list], sum);
+        longest = std::max(longest, sum - tile_offsets[list]);
     }
-    tile_offsets[in.num_cameras * tiles] = base;
+    tile_offsets[lists] = sum;
+    const std::unique_ptr<Entry<Real>[]> entries(new Entry<Real>[sum]);
+    parallel_for(chunks, [&](int64_t chunk) {
+        for_chunk(chunk, [&](int64_t i, int32_t n, int32_t& place) {
+            Entry<Real>& entry = entries[place++];
+            std::memcpy(&entry.key, in.depths + i, sizeof(entry.key));
+            entry.id = int32_t(i);
+            entry.intersection = n;
+        });
+    });
+
+    parallel_for(lists, [&](int64_t list) {
+        const int32_t begin = tile_offsets[list], count = tile_offsets[list + 1] - begin;
+        if (count == 0) return;
+        thread_local std::vector<Entry<Real>> other;
+        if (other.size() < size_t(longest)) other.resize(longest);
+        const Entry<Real>* sorted = sort_by_depth(entries.get() + begin, other.data(), count);
+        for (int32_t k = 0; k < count; ++k) {
+            flatten_ids[begin + k] = sorted[k].id;
+            places[sorted[k].intersection] = begin + k;
+        }
+    });
 }
 
 template class Intersections<float>;

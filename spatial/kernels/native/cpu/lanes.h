@@ -27,21 +27,28 @@ constexpr int kRegisterBytes = 16;
 template <class Real>
 constexpr int kWidth = kRegisterBytes / int(sizeof(Real));
 
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#define SPATIAL_AVX512 1
+#endif
+
+// What comparing W numbers gives: all bits of a lane, or one bit where the machine has mask registers (lanes_avx512.h).
 template <class Real, int W>
 struct Mask {
     using Integer = std::conditional_t<sizeof(Real) == 4, int32_t, int64_t>;
+    typedef Real Numbers __attribute__((vector_size(W * sizeof(Real))));
     typedef Integer Raw __attribute__((vector_size(W * sizeof(Real))));
     Raw raw;
 
+    SPATIAL_HD static Mask less(Numbers a, Numbers b) { return {Raw(a < b)}; }
+    SPATIAL_HD static Mask at_most(Numbers a, Numbers b) { return {Raw(a <= b)}; }
     SPATIAL_HD friend Mask operator&(Mask a, Mask b) { return {a.raw & b.raw}; }
-    SPATIAL_HD friend Mask operator|(Mask a, Mask b) { return {a.raw | b.raw}; }
-    SPATIAL_HD Mask operator!() const { return {~raw}; }
 };
 
 template <class Real, int W>
 struct Lanes {
     typedef Real Raw __attribute__((vector_size(W * sizeof(Real))));
-    using Bits = typename Mask<Real, W>::Raw;
+    using Integer = std::conditional_t<sizeof(Real) == 4, int32_t, int64_t>;
+    typedef Integer Bits __attribute__((vector_size(W * sizeof(Real))));
     Raw raw;
 
     Lanes() = default;
@@ -71,10 +78,10 @@ struct Lanes {
     SPATIAL_HD Lanes& operator-=(Lanes b) { raw -= b.raw; return *this; }
     SPATIAL_HD Lanes& operator*=(Lanes b) { raw *= b.raw; return *this; }
 
-    SPATIAL_HD friend Mask<Real, W> operator<(Lanes a, Lanes b) { return {Bits(a.raw < b.raw)}; }
-    SPATIAL_HD friend Mask<Real, W> operator>(Lanes a, Lanes b) { return {Bits(a.raw > b.raw)}; }
-    SPATIAL_HD friend Mask<Real, W> operator<=(Lanes a, Lanes b) { return {Bits(a.raw <= b.raw)}; }
-    SPATIAL_HD friend Mask<Real, W> operator>=(Lanes a, Lanes b) { return {Bits(a.raw >= b.raw)}; }
+    SPATIAL_HD friend Mask<Real, W> operator<(Lanes a, Lanes b) { return Mask<Real, W>::less(a.raw, b.raw); }
+    SPATIAL_HD friend Mask<Real, W> operator>(Lanes a, Lanes b) { return Mask<Real, W>::less(b.raw, a.raw); }
+    SPATIAL_HD friend Mask<Real, W> operator<=(Lanes a, Lanes b) { return Mask<Real, W>::at_most(a.raw, b.raw); }
+    SPATIAL_HD friend Mask<Real, W> operator>=(Lanes a, Lanes b) { return Mask<Real, W>::at_most(b.raw, a.raw); }
 };
 
 template <class Real, int W>
@@ -95,10 +102,6 @@ SPATIAL_HD Lanes<Real, W> select(Mask<Real, W> condition, Lanes<Real, W> a, Lane
 // Bit i is set where lane i's mask is true.
 template <class Real, int W>
 SPATIAL_HD uint32_t bits_of(Mask<Real, W> mask) {
-#if defined(__AVX512F__) && defined(__AVX512DQ__)
-    if constexpr (sizeof(mask.raw) == 64 && sizeof(Real) == 4) return _mm512_movepi32_mask((__m512i)mask.raw);
-    if constexpr (sizeof(mask.raw) == 64 && sizeof(Real) == 8) return _mm512_movepi64_mask((__m512i)mask.raw);
-#endif
 #if defined(__AVX__)
     if constexpr (sizeof(mask.raw) == 32 && sizeof(Real) == 4) return _mm256_movemask_ps((__m256)mask.raw);
     if constexpr (sizeof(mask.raw) == 32 && sizeof(Real) == 8) return _mm256_movemask_pd((__m256d)mask.raw);
@@ -115,10 +118,6 @@ SPATIAL_HD uint32_t bits_of(Mask<Real, W> mask) {
 template <class Real, int W>
 SPATIAL_HD bool any_of(Mask<Real, W> mask) {
     return bits_of(mask) != 0;
-}
-template <class Real, int W>
-SPATIAL_HD bool all_of(Mask<Real, W> mask) {
-    return bits_of(mask) == (W == 32 ? ~0u : (1u << W) - 1u);
 }
 
 template <class Real, int W>
@@ -137,9 +136,6 @@ SPATIAL_HD Real sum_of(Lanes<Real, W> a) {
 template <class Real, int W>
 SPATIAL_HD Lanes<Real, W> minimum(Lanes<Real, W> a, Lanes<Real, W> b) {
     using Raw = typename Lanes<Real, W>::Raw;
-#if defined(__AVX512F__)
-    if constexpr (sizeof(Raw) == 64 && sizeof(Real) == 4) return Raw(_mm512_min_ps((__m512)a.raw, (__m512)b.raw));
-#endif
 #if defined(__AVX__)
     if constexpr (sizeof(Raw) == 32 && sizeof(Real) == 4) return Raw(_mm256_min_ps((__m256)a.raw, (__m256)b.raw));
 #endif
@@ -148,9 +144,6 @@ SPATIAL_HD Lanes<Real, W> minimum(Lanes<Real, W> a, Lanes<Real, W> b) {
 template <class Real, int W>
 SPATIAL_HD Lanes<Real, W> maximum(Lanes<Real, W> a, Lanes<Real, W> b) {
     using Raw = typename Lanes<Real, W>::Raw;
-#if defined(__AVX512F__)
-    if constexpr (sizeof(Raw) == 64 && sizeof(Real) == 4) return Raw(_mm512_max_ps((__m512)a.raw, (__m512)b.raw));
-#endif
 #if defined(__AVX__)
     if constexpr (sizeof(Raw) == 32 && sizeof(Real) == 4) return Raw(_mm256_max_ps((__m256)a.raw, (__m256)b.raw));
 #endif
@@ -158,26 +151,36 @@ SPATIAL_HD Lanes<Real, W> maximum(Lanes<Real, W> a, Lanes<Real, W> b) {
 }
 template <class Real, int W>
 SPATIAL_HD Lanes<Real, W> absolute(Lanes<Real, W> a) {
-    const typename Mask<Real, W>::Raw sign = (typename Mask<Real, W>::Raw)(Lanes<Real, W>(-0.0).raw);
-    return (typename Lanes<Real, W>::Raw)((typename Mask<Real, W>::Raw)a.raw & ~sign);
+    using Bits = typename Lanes<Real, W>::Bits;
+    return (typename Lanes<Real, W>::Raw)((Bits)a.raw & ~(Bits)(Lanes<Real, W>(-0.0).raw));
+}
+template <class Real, int W>
+SPATIAL_HD Lanes<Real, W> minus_absolute(Lanes<Real, W> a) {
+    using Bits = typename Lanes<Real, W>::Bits;
+    return (typename Lanes<Real, W>::Raw)((Bits)a.raw | (Bits)(Lanes<Real, W>(-0.0).raw));
 }
 template <class Real, int W>
 SPATIAL_HD Lanes<Real, W> keep_where(Mask<Real, W> condition, Lanes<Real, W> a) {
-    return (typename Lanes<Real, W>::Raw)((typename Mask<Real, W>::Raw)a.raw & condition.raw);
+    return (typename Lanes<Real, W>::Raw)((typename Lanes<Real, W>::Bits)a.raw & condition.raw);
 }
 // Bit i is set where lane i is negative.
 template <class Real, int W>
 SPATIAL_HD uint32_t signs_of(Lanes<Real, W> a) {
-    return bits_of(Mask<Real, W>{(typename Mask<Real, W>::Raw)a.raw < 0});
+    return bits_of(Mask<Real, W>{(typename Lanes<Real, W>::Bits)a.raw < 0});
+}
+template <class Real, int W>
+SPATIAL_HD Lanes<Real, W> reciprocal(Lanes<Real, W> a) {
+    return Lanes<Real, W>(Real(1)) / a;
+}
+// out[i] = sum_of(values[i]).
+template <int N, class Real, int W>
+SPATIAL_HD void store_sums(const Lanes<Real, W>* values, Real* out) {
+    for (int i = 0; i < N; ++i) out[i] = sum_of(values[i]);
 }
 
 template <class Real, int W>
 SPATIAL_HD Lanes<Real, W> square_root(Lanes<Real, W> a) {
     using Raw = typename Lanes<Real, W>::Raw;
-#if defined(__AVX512F__)
-    if constexpr (sizeof(Raw) == 64 && sizeof(Real) == 4) return Raw(_mm512_sqrt_ps((__m512)a.raw));
-    if constexpr (sizeof(Raw) == 64 && sizeof(Real) == 8) return Raw(_mm512_sqrt_pd((__m512d)a.raw));
-#endif
 #if defined(__AVX__)
     if constexpr (sizeof(Raw) == 32 && sizeof(Real) == 4) return Raw(_mm256_sqrt_ps((__m256)a.raw));
     if constexpr (sizeof(Raw) == 32 && sizeof(Real) == 8) return Raw(_mm256_sqrt_pd((__m256d)a.raw));
@@ -190,6 +193,12 @@ SPATIAL_HD Lanes<Real, W> square_root(Lanes<Real, W> a) {
     for (int i = 0; i < W; ++i) result.raw[i] = square_root(Real(a.raw[i]));
     return result;
 }
+
+#if defined(SPATIAL_AVX512)
+}  // namespace spatial
+#include "lanes_avx512.h"
+namespace spatial {
+#endif
 
 // 2^x. Floats: range reduction by the magic number 1.5·2^23, then a minimax polynomial on [-0.5, 0.5] (relative error
 // 1e-7 over [-120, 120]; below, the argument is clamped, since masked lanes

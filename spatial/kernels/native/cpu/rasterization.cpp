@@ -13,14 +13,15 @@ namespace spatial {
 namespace {
 
 template <class Real>
-std::vector<PackedGaussian<Real>> pack(const RasterizationInputs<Real>& in) {
+std::unique_ptr<PackedGaussian<Real>[]> pack(const RasterizationInputs<Real>& in) {
     const int64_t total = in.num_cameras * in.num_gaussians;
-    std::vector<PackedGaussian<Real>> packed(total);
+    std::unique_ptr<PackedGaussian<Real>[]> packed(new PackedGaussian<Real>[total]);  // no list mentions what is left out
     parallel_ranges(total, 4096, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
             const Real* conic = in.conics + 3 * i;
             if (!(conic[0] > 0)) continue;  // culled
-            packed[i] = {falloff_from_conic(conic, Real(std::log2(in.opacities[i]))), in.means2d[2 * i], in.means2d[2 * i + 1]};
+            const Falloff<Real> falloff = falloff_from_conic(conic, Real(std::log2(in.opacities[i])));
+            packed[i] = {falloff, in.means2d[2 * i], in.means2d[2 * i + 1], Real(-0.5) / falloff.xx};
         }
     });
     return packed;
@@ -79,11 +80,11 @@ enum Moment { kOne, kX, kY, kXX, kXY, kYY, kAbsX, kAbsY, kNumMoments };
 
 template <class Real, int D, bool kAbsolute>
 void rasterize_tile_vjp(const RasterizationInputs<Real>& in, const RasterizationCotangents<Real>& ct,
-                        const PackedGaussian<Real>* packed, int64_t index, Real* slot_gradients) {
+                        const PackedGaussian<Real>* packed, int64_t index, Real* gradients) {
     using Layout = TileLayout<Real>;
     using L = Lanes<Real, Layout::W>;
     const Channels<D> channels(in.channels);
-    const int slot_size = kNumMoments + in.channels;
+    const int size = kNumMoments + in.channels;
     const Tile<Real> tile(in, index);
     alignas(64) Real transmittance[Layout::kPixels];
     alignas(64) Real behind[Layout::kPixels] = {};  // what the Gaussians behind, background and alpha add to the loss
@@ -109,9 +110,8 @@ void rasterize_tile_vjp(const RasterizationInputs<Real>& in, const Rasterization
         const Real* color = in.colors + int64_t(id) * in.channels;
         const L conic_xx = gaussian.falloff.xx * L(Real(-2 / kLog2E)), conic_xy = gaussian.falloff.xy * L(Real(-1 / kLog2E));
         const L conic_yy = gaussian.falloff.yy * L(Real(-2 / kLog2E));
-        L moments[kNumMoments], color_sums[Channels<D>::kCapacity];
-        for (L& moment : moments) moment = L(Real(0));
-        for (int d = 0; d < channels.count(); ++d) color_sums[d] = L(Real(0));
+        L moments[kNumMoments + Channels<D>::kCapacity], *color_sums = moments + kNumMoments;
+        for (int m = 0; m < size; ++m) moments[m] = L(Real(0));
         reached[k].for_each_common(running, [&](int group) {
             const int at = Layout::offset(group);
             const L x = gaussian.x(group), y = gaussian.y(group);
@@ -141,24 +141,32 @@ void rasterize_tile_vjp(const RasterizationInputs<Real>& in, const Rasterization
             }
             running.clear(group, signs_of(after) == Layout::kAllLanes);
         });
-        Real* out = slot_gradients + int64_t(ct.slots[k]) * slot_size;
-        for (int m = 0; m < (kAbsolute ? kNumMoments : kAbsX); ++m) out[m] = sum_of(moments[m]);
-        for (int d = 0; d < channels.count(); ++d) out[kNumMoments + d] = sum_of(color_sums[d]);
+        Real* out = gradients + int64_t(k) * size;
+        if constexpr (D > 0)
+            store_sums<kNumMoments + D>(moments, out);
+        else
+            for (int m = 0; m < size; ++m) out[m] = sum_of(moments[m]);
     }
-    for (; k < tile.end; ++k) std::fill_n(slot_gradients + int64_t(ct.slots[k]) * slot_size, slot_size, Real(0));
+    std::fill_n(gradients + int64_t(k) * size, int64_t(tile.end - k) * size, Real(0));
 }
 
-// Sums each Gaussian's slots in their order (no racing atomics) and turns moments into gradients.
-template <class Real>
-void reduce_slots(const RasterizationInputs<Real>& in, const RasterizationCotangents<Real>& ct, const Real* slot_gradients) {
-    const int slot_size = kNumMoments + in.channels;
-    parallel_ranges(in.num_cameras * in.num_gaussians, 2048, [&](int64_t begin, int64_t end) {
-        std::vector<Real> sums(slot_size);
-        Real* m = sums.data();
+// Sums each Gaussian's gradients in the order of its intersections (no racing atomics) and turns moments into gradients.
+template <class Real, int D>
+void reduce(const RasterizationInputs<Real>& in, const RasterizationCotangents<Real>& ct, const Real* gradients) {
+    const Channels<D> channels(in.channels);
+    const int size = kNumMoments + channels.count();
+    const int64_t total = in.num_cameras * in.num_gaussians, last = int64_t(ct.gaussian_offsets[total]) - 1;
+    constexpr int kAhead = 16;  // gradients lie far apart, in the order of tiles
+    parallel_ranges(total, 2048, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-            std::fill_n(m, slot_size, Real(0));
-            for (int64_t slot = ct.slot_offsets[i]; slot < ct.slot_offsets[i + 1]; ++slot)
-                for (int j = 0; j < slot_size; ++j) m[j] += slot_gradients[slot * slot_size + j];
+            Real m[kNumMoments + Channels<D>::kCapacity] = {};
+            for (int64_t n = ct.gaussian_offsets[i]; n < ct.gaussian_offsets[i + 1]; ++n) {
+                const Real* addend = gradients + int64_t(ct.places[n]) * size;
+                const Real* later = gradients + int64_t(ct.places[std::min(n + kAhead, last)]) * size;
+                __builtin_prefetch(later);
+                __builtin_prefetch(later + size - 1);
+                for (int j = 0; j < size; ++j) m[j] += addend[j];
+            }
             const Real *conic = in.conics + 3 * i, opacity = in.opacities[i];
             const Real half(0.5);
             ct.v_means2d[2 * i] = -(conic[0] * m[kX] + conic[1] * m[kY]);
@@ -167,7 +175,7 @@ void reduce_slots(const RasterizationInputs<Real>& in, const RasterizationCotang
             ct.v_conics[3 * i + 1] = -m[kXY];
             ct.v_conics[3 * i + 2] = -half * m[kYY];
             ct.v_opacities[i] = opacity > 0 ? m[kOne] / opacity : Real(0);
-            for (int d = 0; d < in.channels; ++d) ct.v_colors[i * in.channels + d] = m[kNumMoments + d];
+            std::copy_n(m + kNumMoments, channels.count(), ct.v_colors + i * channels.count());
             if (ct.v_means2d_abs) std::copy_n(m + kAbsX, 2, ct.v_means2d_abs + 2 * i);
         }
     });
@@ -187,7 +195,7 @@ void rasterize(const RasterizationInputs<Real>& in, Real* render_colors, Real* r
     const auto packed = pack(in);
     with_channels(in.channels, [&](auto channels) {
         parallel_for(num_tiles(in.num_cameras, in.width, in.height), [&](int64_t tile) {
-            rasterize_tile<Real, decltype(channels)::value>(in, packed.data(), tile, render_colors, render_alphas);
+            rasterize_tile<Real, decltype(channels)::value>(in, packed.get(), tile, render_colors, render_alphas);
         });
     });
 }
@@ -195,18 +203,18 @@ void rasterize(const RasterizationInputs<Real>& in, Real* render_colors, Real* r
 template <class Real>
 void rasterize_vjp(const RasterizationInputs<Real>& in, const RasterizationCotangents<Real>& ct) {
     const auto packed = pack(in);
-    const int64_t num_slots = ct.slot_offsets[in.num_cameras * in.num_gaussians];
-    const std::unique_ptr<Real[]> slots(new Real[num_slots * (kNumMoments + in.channels)]);
+    const int64_t num_intersections = ct.gaussian_offsets[in.num_cameras * in.num_gaussians];
+    const std::unique_ptr<Real[]> gradients(new Real[num_intersections * (kNumMoments + in.channels)]);
     with_channels(in.channels, [&](auto channels) {
         constexpr int D = decltype(channels)::value;
         parallel_for(num_tiles(in.num_cameras, in.width, in.height), [&](int64_t tile) {
             if (ct.v_means2d_abs)
-                rasterize_tile_vjp<Real, D, true>(in, ct, packed.data(), tile, slots.get());
+                rasterize_tile_vjp<Real, D, true>(in, ct, packed.get(), tile, gradients.get());
             else
-                rasterize_tile_vjp<Real, D, false>(in, ct, packed.data(), tile, slots.get());
+                rasterize_tile_vjp<Real, D, false>(in, ct, packed.get(), tile, gradients.get());
         });
+        reduce<Real, D>(in, ct, gradients.get());
     });
-    reduce_slots(in, ct, slots.get());
 }
 
 template void rasterize(const RasterizationInputs<float>&, float*, float*);

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-namespace spatial {
+#include "spatial/intersection.h"
 
-constexpr int kTileSize = 16;
+namespace spatial {
 
 template <class Real>
 struct RasterizationInputs {
@@ -12,7 +12,7 @@ struct RasterizationInputs {
     int channels, width, height;
     const Real *means2d, *conics, *colors, *opacities;  // [C, N, 2], [C, N, 3], [C, N, D], [C, N]
     const Real* backgrounds;                            // [C, D] or null
-    const int32_t *tile_offsets, *flatten_ids;          // as fill_intersections gives them
+    const int32_t *tile_offsets, *flatten_ids;          // as Intersections::fill gives them
     Real max_alpha;
 };
 
@@ -21,7 +21,7 @@ void rasterize(const RasterizationInputs<Real>& in, Real* render_colors /* [C, H
 
 template <class Real>
 struct RasterizationCotangents {
-    const int32_t *slot_offsets, *slots;  // as count_ and fill_intersections give them
+    const int32_t *gaussian_offsets, *places;  // as Intersections::fill gives them
     const Real *render_colors, *render_alphas, *v_render_colors;
     const Real* v_render_alphas;  // or null: zero
     Real *v_means2d, *v_conics, *v_colors, *v_opacities;

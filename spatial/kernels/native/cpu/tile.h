@@ -53,9 +53,10 @@ struct GroupSet {
 
 // Falloffs of all Gaussians that lists mention, computed once and not once a tile.
 template <class Real>
-struct PackedGaussian {
+struct alignas(8 * sizeof(Real)) PackedGaussian {  // never across a cache line
     Falloff<Real> falloff;
     Real mean_x, mean_y;
+    Real inverse;  // -1 / (2 xx)
 };
 
 template <class Real>
@@ -99,7 +100,7 @@ SPATIAL_HD GroupSet<TileLayout<Real>::kGroups> reached_groups(const PackedGaussi
     const L half(Real(0.5)), margin(Real(1e-3));
     GroupSet<Layout::kGroups> reached;
     for (int r = 0; r < kTileSize; r += W) {  // here a lane is a row of the tile
-        const Span<L> span = visible_span(falloff, L(g.mean_y - y0 - Real(r)) - half - L::iota());
+        const Span<L> span = visible_span(falloff, L(g.inverse), L(g.mean_y - y0 - Real(r)) - half - L::iota());
         const L centre = span.centre + L(g.mean_x - x0) - half;  // in units of the tile's pixel index
         const L low = centre - span.reach - margin, high = centre + span.reach + margin;
         const auto real = span.reach >= L(0);

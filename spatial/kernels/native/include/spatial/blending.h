@@ -31,13 +31,13 @@ struct Span {
     T centre, reach;
 };
 
+// `inverse` is -1 / (2 xx): lines of one ellipse share the division.
 template <class T>
-SPATIAL_HD Span<T> visible_span(const Falloff<T>& f, T dy) {
+SPATIAL_HD Span<T> visible_span(const Falloff<T>& f, T inverse, T dy) {
     // xx·dx² + xy·dy·dx + c = 0 with xx < 0 and c = log2_opacity - log2(1/255) + yy·dy²
     const T c = f.log2_opacity - T(Scalar<T>(kLog2MinAlpha)) + f.yy * dy * dy;
     const T b = f.xy * dy;
     const T discriminant = b * b - T(4) * f.xx * c;
-    const T inverse = T(Scalar<T>(-0.5)) / f.xx;
     const T reach = select(discriminant < T(0), T(-1), square_root(maximum(discriminant, T(0))) * inverse);
     return {-b * inverse, reach};  // x - mean.x = -dx
 }
@@ -62,7 +62,7 @@ SPATIAL_HD Contribution<T> blend(T log2_alpha, T max_alpha, T& transmittance) {
     const MaskOf<T> running = next > T(Scalar<T>(kMinTransmittance));  // false on a finished ray: next is negative
     c.counts = visible & running;
     c.weight = keep_where(running, absorbed);
-    transmittance = select(running, next, -absolute(transmittance));
+    transmittance = select(running, next, minus_absolute(transmittance));
     return c;
 }
 
@@ -70,7 +70,7 @@ SPATIAL_HD Contribution<T> blend(T log2_alpha, T max_alpha, T& transmittance) {
 // transmittance in front of it and `behind` what everything behind it (background and alpha too) adds to the loss.
 template <class T>
 SPATIAL_HD T blend_vjp(const Contribution<T>& c, T max_alpha, T before, T color_gradient, T behind) {
-    const T v_alpha = before * color_gradient - behind / (T(1) - c.alpha);
+    const T v_alpha = before * color_gradient - behind * reciprocal(T(1) - c.alpha);
     return keep_where(c.counts & (c.raw_alpha <= max_alpha), c.raw_alpha * v_alpha);
 }
 

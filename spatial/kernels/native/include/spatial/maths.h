@@ -30,9 +30,12 @@ SPATIAL_HD float square_root(float x) { return sqrtf(x); }
 SPATIAL_HD double square_root(double x) { return ::sqrt(x); }
 SPATIAL_HD float power_of_two(float x) { return exp2f(x); }
 SPATIAL_HD double power_of_two(double x) { return ::exp2(x); }
-SPATIAL_HD bool all_of(bool condition) { return condition; }
 SPATIAL_HD bool any_of(bool condition) { return condition; }
 
+template <class T>
+SPATIAL_HD T reciprocal(T a) {
+    return T(1) / a;
+}
 template <class T>
 SPATIAL_HD T minimum(T a, T b) {
     return select(b < a, b, a);
@@ -44,6 +47,10 @@ SPATIAL_HD T maximum(T a, T b) {
 template <class T>
 SPATIAL_HD T absolute(T a) {
     return maximum(a, -a);
+}
+template <class T>
+SPATIAL_HD T minus_absolute(T a) {
+    return -absolute(a);
 }
 template <class T>
 SPATIAL_HD T keep_where(MaskOf<T> condition, T a) {
