@@ -1,5 +1,5 @@
-// Fused L1 + SSIM. The window is separable: rows are filtered as they are copied, columns from a scratch block that fits
-// in the second-level cache. Channels stay interleaved, since a shift by one pixel is a shift by `channels` numbers.
+// Fused L1 + SSIM. The window is separable: columns are filtered first, from a block that fits in the second-level cache,
+// then each line of the result, where shifted loads cross cache lines. Channels stay interleaved, since a shift by one pixel is a shift by `channels` numbers.
 #include "image_loss.h"
 
 #include <algorithm>
@@ -46,11 +46,19 @@ SPATIAL_HD Lanes<Real, W> windowed(const Real* first, int64_t stride) {
     return sum;
 }
 
+// Memory of a thread's own that begins on a cache line, so that registers load from one line each.
 template <class Real>
-std::vector<Real>& scratch(int which, size_t size) {
+Real* scratch(int which, size_t size) {
+    constexpr size_t kLine = 64;
     thread_local std::vector<Real> buffers[2];
-    if (buffers[which].size() < size) buffers[which].resize(size);
-    return buffers[which];
+    if (buffers[which].size() < size + kLine / sizeof(Real)) buffers[which].resize(size + kLine / sizeof(Real));
+    const uintptr_t address = reinterpret_cast<uintptr_t>(buffers[which].data());
+    return reinterpret_cast<Real*>((address + kLine - 1) / kLine * kLine);
+}
+
+template <class Real>
+int whole_registers(int count) {
+    return (count + kWidth<Real> - 1) / kWidth<Real> * kWidth<Real>;
 }
 
 // Copies part of a row; where the mask is off, the image's numbers are the target's.
@@ -98,30 +106,28 @@ template <class Real>
 double ssim_block(const ImageLossInputs<Real>& in, const Blocks<Real>& blocks, const Block& block, Real* moments) {
     constexpr int W = kWidth<Real>;
     using L = Lanes<Real, W>;
-    const int padded = (block.columns + W - 1) / W * W, reach = kHalo * in.channels, row_size = padded + reach + W;
-    std::vector<Real>& rows = scratch<Real>(0, 4 * size_t(row_size));
-    Real *x = rows.data(), *y = x + row_size, *xx = y + row_size, *xy = xx + row_size;
-    std::vector<Real>& filtered = scratch<Real>(1, size_t(kBlockRows + kHalo + 1) * 4 * padded);
-    Real* results = filtered.data() + size_t(kBlockRows + kHalo) * 4 * padded;
+    const int reach = kHalo * in.channels, padded = whole_registers<Real>(block.columns);
+    const int row_size = whole_registers<Real>(padded + reach), all_maps = 4 * row_size;
+    Real* rows = scratch<Real>(0, size_t(block.rows + kHalo) * all_maps);
+    Real *line = scratch<Real>(1, size_t(all_maps) + 4 * padded), *results = line + all_maps;
     for (int r = 0; r < block.rows + kHalo; ++r) {
+        Real *x = rows + size_t(r) * all_maps, *y = x + row_size, *squares = y + row_size, *product = squares + row_size;
         copy_row(in, block.image * in.height + block.row + r, block.column, block.columns + reach, x, y);
-        for (int i = 0; i < block.columns + reach; ++i) {
-            xx[i] = x[i] * x[i] + y[i] * y[i];
-            xy[i] = x[i] * y[i];
+        for (int i = 0; i < row_size; i += W) {
+            const L xs = L::load(x + i), ys = L::load(y + i);
+            (xs * xs + ys * ys).store(squares + i);
+            (xs * ys).store(product + i);
         }
-        Real* out = filtered.data() + size_t(r) * 4 * padded;
-        for (int map = 0; map < 4; ++map)
-            for (int i = 0; i < padded; i += W) windowed(rows.data() + map * row_size + i, in.channels).store(out + map * padded + i);
     }
     double sum = 0;
     const int64_t plane = in.num_images * blocks.rows * blocks.row_numbers;
     for (int r = 0; r < block.rows; ++r) {
-        const Real* column = filtered.data() + size_t(r) * 4 * padded;
         const int64_t at = (block.image * blocks.rows + block.row + r) * blocks.row_numbers + block.column;
+        for (int i = 0; i < all_maps; i += W) windowed(rows + size_t(r) * all_maps + i, all_maps).store(line + i);
         for (int i = 0; i < padded; i += W) {
-            const L mean_x = windowed(column + i, 4 * padded), mean_y = windowed(column + padded + i, 4 * padded);
-            const L squares = windowed(column + 2 * padded + i, 4 * padded);
-            const Ssim<L> s = ssim_of_moments(mean_x, mean_y, squares, windowed(column + 3 * padded + i, 4 * padded));
+            const L mean_x = windowed(line + i, in.channels), mean_y = windowed(line + row_size + i, in.channels);
+            const L squares = windowed(line + 2 * row_size + i, in.channels);
+            const Ssim<L> s = ssim_of_moments(mean_x, mean_y, squares, windowed(line + 3 * row_size + i, in.channels));
             s.value.store(results + i);
             s.by_mean_x.store(results + padded + i);
             s.by_squares.store(results + 2 * padded + i);
@@ -204,21 +210,21 @@ void l1_ssim_vjp(const ImageLossInputs<Real>& in, const Real* moments, Real v_lo
     const Blocks<Real> blocks(in, in.height, int64_t(in.width) * in.channels);
     parallel_for(blocks.count, [&](int64_t index) {
         const Block block(blocks, index);
-        const int reach = kHalo * in.channels, row_size = (block.columns + reach + W - 1) / W * W + W;
+        const int reach = kHalo * in.channels, row_size = whole_registers<Real>(block.columns + reach) + W;
         const int64_t first = block.column - reach;  // of the numbers of the map that reach this block
-        std::vector<Real>& rows = scratch<Real>(0, 5 * size_t(row_size));
-        Real *x = rows.data() + 3 * row_size, *y = x + row_size;
+        Real* rows = scratch<Real>(0, 5 * size_t(row_size));
+        Real *x = rows + 3 * row_size, *y = x + row_size;
         for (int r = 0; r < block.rows; ++r) {
             const int64_t row = block.row + r;
             for (int map = 0; map < 3; ++map)
                 filter_columns(moments + map * plane + block.image * map_rows * map_numbers, row, map_rows, map_numbers, first,
-                               rows.data() + map * row_size, row_size);
+                               rows + map * row_size, row_size);
             copy_row(in, block.image * in.height + row, block.column, block.columns, x, y);
             Real* out = v_image + (block.image * in.height + row) * in.width * in.channels + block.column;
             const uint8_t* mask = in.mask ? in.mask + (block.image * in.height + row) * in.width : nullptr;
             for (int i = 0; i < block.columns; i += W) {
-                const L by_mean = windowed(rows.data() + i, in.channels), by_squares = windowed(rows.data() + row_size + i, in.channels);
-                const L by_product = windowed(rows.data() + 2 * row_size + i, in.channels);
+                const L by_mean = windowed(rows + i, in.channels), by_squares = windowed(rows + row_size + i, in.channels);
+                const L by_product = windowed(rows + 2 * row_size + i, in.channels);
                 const L xs = L::load(x + i), ys = L::load(y + i), difference = xs - ys;
                 const L sign = select(difference > L(0), L(l1_scale), select(difference < L(0), L(-l1_scale), L(0)));
                 const L gradient = sign + L(ssim_scale) * (by_mean + L(2) * xs * by_squares + ys * by_product);

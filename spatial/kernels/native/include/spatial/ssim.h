@@ -25,7 +25,7 @@ SPATIAL_HD Ssim<T> ssim_of_moments(T mean_x, T mean_y, T squares, T product) {
     const T cross = mean_x * mean_y, means = mean_x * mean_x + mean_y * mean_y;
     const T a1 = two * cross + c1, a2 = two * (product - cross) + c2;
     const T b1 = means + c1, b2 = squares - means + c2;
-    const T inverse1 = T(1) / b1, inverse2 = T(1) / b2;
+    const T inverse1 = reciprocal(b1), inverse2 = reciprocal(b2);
     const T value = a1 * a2 * inverse1 * inverse2;
     return {value, two * (mean_y * (a2 - a1) * inverse1 * inverse2 - value * mean_x * (inverse1 - inverse2)),
             -value * inverse2, two * a1 * inverse1 * inverse2};
